@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from models.bench import TABLES
 from processor.backends.base import Matrix
 from processor.engine import PredictRequest, Processor
 from processor.versions.control import READERS
@@ -16,14 +15,14 @@ class BareLoop:
     """The buffers of one thread, and the batches that it computes again and again."""
 
     def __init__(self, processor: Processor, requests: list[PredictRequest]) -> None:
-        self._version = processor.replica("bench")
+        self._version = processor.replica(requests[0].model)
         self._state = self._version.pin(READERS - 1)
         self.requests = len(requests)
         bound = [self._version.plan.bind(r.inputs) for r in requests]
         rows = bound[0].rows
         buckets = sorted(self._state.executables)
         a_batch = max(1, buckets[-1] // rows)
-        self._counts = np.zeros((TABLES, 2), np.int64)
+        self._counts = np.zeros((len(self._version.manifest.tables), 2), np.int64)
         self._plans = []
         for batch in (bound[i : i + a_batch] for i in range(0, len(bound), a_batch)):
             total = len(batch) * rows
@@ -34,8 +33,9 @@ class BareLoop:
                 continue
             # A request of more rows than the largest bucket: one piece after another.
             for first in range(0, rows, buckets[-1]):
-                spans = np.array([[first, min(buckets[-1], rows - first)]], np.int64)
-                self._plans.append((batch, spans, *self._bind(buckets[-1])))
+                piece = min(buckets[-1], rows - first)
+                spans = np.array([[first, piece]], np.int64)
+                self._plans.append((batch, spans, *self._bind(next(b for b in buckets if b >= piece))))
 
     def run(self) -> None:
         """Computes all requests once."""

@@ -166,7 +166,7 @@ def _lookups(trainer: Trainer, batch: Batch) -> np.ndarray:
     bound = trainer.plan.bind(batch.columns)
     counts = np.zeros((len(trainer.tables), 2), np.int64)
     x = np.empty((bound.rows, trainer.plan.width), np.float32)
-    tables = descriptors([t.descriptor() for t in trainer.tables.values()])
+    tables = descriptors([t.descriptor() for t in trainer.own.values()])
     trainer.plan.fill(tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, counts)
     found: np.ndarray = counts.sum(axis=0)
     return found

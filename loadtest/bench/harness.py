@@ -169,11 +169,11 @@ class Bench:
 
     def openloop(self, server: RunningServer, candidates: int, rate: float, **options: Any) -> Figures:
         """Runs one turn of the open-loop generator at a server."""
-        return drive(self.job(server, candidates, rate, **options))
+        return drive(self.job(server.http_port, candidates, rate, **options))
 
-    def job(self, server: RunningServer, candidates: int, rate: float, model: str = "bench", **options: Any) -> Job:
+    def job(self, port: int, candidates: int, rate: float, model: str = "bench", **options: Any) -> Job:
         options = {"seconds": self.seconds, **options}
-        return Job(HOST, server.http_port, str(self.payload(candidates, model)), rate, **options)
+        return Job(HOST, port, str(self.payload(candidates, model)), rate, **options)
 
 
 def workers_of(server: RunningServer) -> list[int]:

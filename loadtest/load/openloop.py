@@ -10,9 +10,11 @@ while all connections are busy waits for the next free one, its latency running.
 not be sent before it passed is given up and counts as unanswered, as a client's would. No reply is lost or
 counted twice: an answer belongs to the request that its connection carries.
 
-Cost: about 25 microseconds of a core a request of a few kilobytes; Figures.late_ms says by how much the generator
-itself was late. Refused: asyncio (its timers are a millisecond coarse, and it takes twice the time a request),
-pipelining (servers treat it as a special case).
+Cost: about 25 microseconds of a core a request of a few kilobytes. Where server and generator share their cores the
+generator waits for them too, on both sides of a request: Figures.late_ms says by how much it sent late, and
+Figures.answered_ms what was left of the latency without its waiting, from the write of a request until the kernel had
+its reply (SO_TIMESTAMPNS), however late it was read. Refused: asyncio (its timers are a millisecond coarse, and it
+takes twice the time a request), pipelining (servers treat it as a special case).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import json
 import os
 import select
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -53,6 +56,11 @@ STARTUP_S = 60.0
 TIMEOUT_HEADER = "x-request-timeout-ms"
 # TFD_TIMER_ABSTIME of linux/timerfd.h.
 ABSOLUTE = 1
+# SO_TIMESTAMPNS of asm-generic/socket.h: with what is read comes when the kernel had the last of it, as a timespec of
+# the wall clock.
+TIMESTAMPS = 35
+TIMESPEC = struct.Struct("@ll")
+ANCILLARY_NBYTES = socket.CMSG_SPACE(TIMESPEC.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +112,12 @@ class Timer:
 
 
 class Connection:
-    """One keep-alive connection and the request that it carries, by number, or -1."""
+    """One keep-alive connection and the request that it carries, by number, or -1. came_s: when the kernel had what was
+    read last, by the wall clock."""
 
-    __slots__ = ("_owner", "_parser", "number", "rest", "socket")
+    __slots__ = ("_owner", "_parser", "came_s", "number", "rest", "socket")
 
+    came_s: float
     rest: bytes | memoryview
 
     def __init__(self, owner: Generator) -> None:
@@ -119,6 +129,7 @@ class Connection:
         self.number, self.rest = -1, b""
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, TIMESTAMPS, 1)
         self._parser = httptools.HttpResponseParser(self)
         code = self.socket.connect_ex(self._owner.address)
         if code not in (0, errno.EINPROGRESS):
@@ -134,18 +145,37 @@ class Connection:
 
     def receive(self) -> bool:
         """Takes what has come; False when the connection has ended."""
+        buffer = self._owner.buffer
         try:
-            data = self.socket.recv(RECV_NBYTES)
+            nbytes, ancillary, _, _ = self.socket.recvmsg_into([buffer], ANCILLARY_NBYTES)
         except BlockingIOError:
             return True
-        if not data:
+        if not nbytes:
             return False
-        self._parser.feed_data(data)
+        self.came_s = _stamp_s(ancillary)
+        self._parser.feed_data(buffer[:nbytes])
         return True
 
     def on_message_complete(self) -> None:
         # Called by the parser, inside receive().
         self._owner.answered(self, self._parser.get_status_code(), self._parser.should_keep_alive())
+
+
+def _waited_s() -> float:
+    """How long this thread has stood ready without a core, since it began; 0 where the kernel does not say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+def _stamp_s(ancillary: list[tuple[int, int, bytes]]) -> float:
+    """The kernel's stamp in what came with a read; the clock, where none came."""
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == TIMESTAMPS:
+            seconds, ns = TIMESPEC.unpack(data)
+            return float(seconds + ns * 1e-9)
+    return time.time()
 
 
 class Generator:
@@ -162,6 +192,8 @@ class Generator:
         self._messages = payload.messages(f"{job.host}:{job.port}", headers)
         self.outcome = Outcome.of(poisson(job.rate, job.warm_s + job.seconds, job.seed))
         self.faults: Counter[str] = Counter()
+        self.buffer = memoryview(bytearray(RECV_NBYTES))
+        self._sent_s = [0.0] * len(self.outcome.due_s)
         self._epoll = select.epoll()
         self._timer = Timer()
         self._epoll.register(self._timer.fd, select.EPOLLIN)
@@ -186,7 +218,7 @@ class Generator:
         patience_s = job.deadline_s if job.deadline_s is not None else float("inf")
         end_s = (due[-1] if due else start_s) + self._grace_s
         at = 0
-        cpu_s = time.process_time()
+        cpu_s, waited_s = time.process_time(), _waited_s()
         while at < len(due) or self._in_flight:
             now = monotonic()
             while at < len(due) and due[at] <= now:
@@ -198,6 +230,7 @@ class Generator:
                 connection = self._free.popleft()
                 late_us[at] = (now - max(due[at], self._freed_s)) * 1e6
                 connection.number = at
+                self._sent_s[at] = time.time()
                 self._in_flight += 1
                 try:
                     connection.send(messages[at % len(messages)])
@@ -212,10 +245,11 @@ class Generator:
             if at < len(due) and self._free:
                 timer.set(due[at])
             self._poll()
-        cores = (time.process_time() - cpu_s) / (time.monotonic() - start_s)
+        took_s = time.monotonic() - start_s
+        cores, waited = (time.process_time() - cpu_s) / took_s, (_waited_s() - waited_s) / took_s
         self._close()
         first_s, last_s = job.warm_s, job.warm_s + job.seconds
-        return figures(outcome, first_s, last_s, job.deadline_s, job.window_s, self.faults, start_s, cores)
+        return figures(outcome, first_s, last_s, job.deadline_s, job.window_s, self.faults, start_s, cores, waited)
 
     def answered(self, connection: Connection, status: int, keep_alive: bool) -> None:
         """A whole reply has come on a connection."""
@@ -225,6 +259,7 @@ class Generator:
             self._lost(connection, None)
             return
         self.outcome.latency_us[number] = (now - self._due[number]) * 1e6
+        self.outcome.answered_us[number] = (connection.came_s - self._sent_s[number]) * 1e6
         self.outcome.status[number] = status
         self._in_flight -= 1
         connection.number = -1

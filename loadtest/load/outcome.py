@@ -2,7 +2,8 @@
 
 Latency is counted from the instant at which a request was due, not from when it was sent: a server that stalls is
 charged for every request that would have come meanwhile (Tene, "How NOT to measure latency": coordinated omission).
-The time that the generator itself was late is part of that latency, and is reported so that it can be judged.
+The time that the generator itself was late is part of that latency, and is reported so that it can be judged; so is
+what is left without it, which is no latency that a client has seen.
 """
 
 from __future__ import annotations
@@ -26,23 +27,28 @@ NEVER = -1
 class Outcome:
     """The outcome of requests, one entry each, by when it was due. due_s: since the start. latency_us: from due to the
     last byte of its reply, NEVER without one. status: of the reply, 0 without one. late_us: by how much the generator
-    sent it later than it could have, NEVER where it was not sent."""
+    sent it later than it could have, NEVER where it was not sent. answered_us: from when it was sent until the reply
+    was there, whether or not the generator had come to read it; NEVER without one."""
 
     due_s: NDArray[np.float64]
     latency_us: NDArray[np.int64]
     status: NDArray[np.int16]
     late_us: NDArray[np.int64]
+    answered_us: NDArray[np.int64]
 
     @classmethod
     def of(cls, due_s: NDArray[np.float64]) -> Outcome:
         """The Outcome of requests of which none is sent yet."""
         n = len(due_s)
-        return cls(due_s, np.full(n, NEVER, np.int64), np.zeros(n, np.int16), np.full(n, NEVER, np.int64))
+        latency_us, late_us, answered_us = (np.full(n, NEVER, np.int64) for _ in range(3))
+        return cls(due_s, latency_us, np.zeros(n, np.int16), late_us, answered_us)
 
     def between(self, first_s: float, last_s: float) -> Outcome:
         """The Outcome of the requests that were due in [first_s, last_s)."""
         a, b = np.searchsorted(self.due_s, [first_s, last_s])
-        return Outcome(self.due_s[a:b], self.latency_us[a:b], self.status[a:b], self.late_us[a:b])
+        return Outcome(
+            self.due_s[a:b], self.latency_us[a:b], self.status[a:b], self.late_us[a:b], self.answered_us[a:b]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,8 @@ class Figures:
     stretch. Rates are a second; hdr: the latency of replies of status 200, in microseconds, encoded so that it can be
     added to others'. statuses: by code, "none" for no reply. good: replies of status 200 within the deadline, all of
     them where there is none. late_ms, cores: of the generator, how late it was and how many cores it used over the
-    whole run."""
+    whole run; waited: the share of that time in which it stood ready and had no core. answered_ms: of replies of status
+    200, from when they were asked for until they were there, without the generator's own waiting."""
 
     seconds: float
     requests: int
@@ -62,11 +69,13 @@ class Figures:
     goodput: float
     latency_ms: dict[str, float]
     late_ms: dict[str, float]
+    answered_ms: dict[str, float]
     hdr: str
     faults: dict[str, int] = field(default_factory=dict)
     windows: list[dict[str, Any]] = field(default_factory=list)
     start_s: float = 0.0
     cores: float = 0.0
+    waited: float = 0.0
 
     @property
     def failed(self) -> int:
@@ -83,6 +92,7 @@ def figures(
     faults: Mapping[str, int] | None = None,
     start_s: float = 0.0,
     cores: float = 0.0,
+    waited: float = 0.0,
 ) -> Figures:
     """The figures of what was due in [first_s, last_s). window_s: also of each stretch of this length. start_s: the
     monotonic clock at due_s 0."""
@@ -115,11 +125,13 @@ def figures(
         goodput=round(good / seconds, 2),
         latency_ms=quantiles_ms(hdr),
         late_ms=quantiles_ms(of_microseconds(part.late_us[part.late_us != NEVER])),
+        answered_ms=quantiles_ms(of_microseconds(part.answered_us[part.status == OK])),
         hdr=encode(hdr),
         faults=dict(faults or {}),
         windows=windows,
         start_s=start_s,
         cores=round(cores, 3),
+        waited=round(waited, 3),
     )
 
 

@@ -7,12 +7,14 @@ its reason.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shlex
 import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from rich.console import Console
 
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed, serving
-from loadtest.peers.measure import GOALS, Arena, PeerSettings, document, write_model
+from loadtest.peers.measure import GOALS, Arena, PeerSettings, document, write_compiled, write_model
 from loadtest.peers.peers_report import markdown, summary, unmet
 from loadtest.peers.roster import PEERS, chosen
 from loadtest.reports.charts import Bar, bars
@@ -42,6 +44,11 @@ def arguments() -> argparse.ArgumentParser:
     add("--connections", type=int, help=f"of wrk when it saturates [{d.connections}]")
     add("--table-rows", type=int, help=f"rows of each of the 26 tables [{d.table_rows}]")
     add("--serve", default="", metavar="OPTIONS", help='more options for freshet serve, as "--workers 2"')
+    add(
+        "--compiled",
+        action="store_true",
+        help="also Freshet on what `freshet compile` chooses, the peer in float32: each as its users have it",
+    )
     add("--quick", action="store_true", help="one short turn each: shows that everything works, measures nothing")
     add("--venvs", type=Path, default=VENVS, help=f"folder of the environments [{VENVS}]")
     add("--python", default=sys.executable, help="the interpreter that environments are made with [this one]")
@@ -69,14 +76,22 @@ def main() -> int:
             work = Path(folder)
             say(f"writing a model of 26 tables of {settings.table_rows} rows")
             write_model(work / "repository", settings.table_rows)
+            chosen_by_bucket = ""
+            if settings.compiled:
+                say("compiling it")
+                chosen_by_bucket = write_compiled(work / "repository", work / "compiled", settings.table_rows)
             for peer in peers:
                 console.print(f"[bold]{peer.name}[/bold]")
                 facts, refused, variants, layout = machine(), "", [], ""
-                with serving(work / "repository", work / "serve.log", list(settings.serve)) as server:
+                with contextlib.ExitStack() as stack:
+                    start = partial(serving, options=list(settings.serve))
+                    server = stack.enter_context(start(work / "repository", work / "serve.log"))
+                    compiled = None
+                    if settings.compiled:
+                        compiled = stack.enter_context(start(work / "compiled", work / "compiled.log"))
+                    arena = Arena(work, work / "repository", server, settings, say, compiled)
                     try:
-                        variants = Arena(work, work / "repository", server, settings, say).measure(
-                            peer, venvs, interpreter
-                        )
+                        variants = arena.measure(peer, venvs, interpreter)
                     except (CommandFailed, subprocess.TimeoutExpired) as error:
                         refused = str(error)
                         say(f"could not be run: {refused}")
@@ -89,6 +104,7 @@ def main() -> int:
                         "variants": [document(v) for v in variants],
                         "machine": facts,
                         "layout": layout,
+                        "compiled": chosen_by_bucket,
                         "origin": origin("bench-peers", "PEERS_ARGS", sys.argv[1:]),
                         "settings": asdict(settings),
                         "goals": {str(n): goal for n, goal in GOALS.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from loadtest.bench.practice import compile_with_practice
 from loadtest.load import wrk
 from loadtest.load.launch import MODEL, CommandFailed, RunningServer, run_freshet
-from loadtest.load.payload import Payload
+from loadtest.load.payload import Payload, bench_inputs
 from loadtest.load.sides import Ratio, Side, Turns, compare, ratio, values
 from loadtest.peers import bodies
 from loadtest.peers.process import ask, install, running
@@ -25,6 +27,10 @@ GIVES = {"throughput": ("throughput", "p99"), "light": ("light",)}
 """The figures that each kind of line gives."""
 MEASURED = {"throughput": "requests/s", "p99": "p99 ms", "light": "p50 ms"}
 TOLERANCE = 1e-5
+COMPILED = "in float32, beside Freshet compiled"
+"""The variant in which each is as its users would have it."""
+COMPILED_TOLERANCE = 0.02
+PRACTICE_REQUESTS, PRACTICE_CANDIDATES = 32, 64
 CHECKED = 4
 Line = tuple[str, int]
 """A line of the report that a peer's best settings are taken for: throughput | light, and the candidates."""
@@ -34,7 +40,8 @@ GOALS = {1: 1.5, 64: 1.15, 512: 1.15}
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """connections: of wrk when it saturates. seconds: of a turn. serve: options of `freshet serve`."""
+    """connections: of wrk when it saturates. seconds: of a turn. serve: options of `freshet serve`. compiled: whether
+    Freshet is measured once more as its users have it, on what `freshet compile` chose with rows of practice."""
 
     rounds: int = 3
     seconds: float = 3.0
@@ -42,6 +49,7 @@ class PeerSettings:
     table_rows: int = 100_000
     serve: tuple[str, ...] = ()
     quick: bool = False
+    compiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class PeerVariant:
-    """A peer tuned, or untuned."""
+    """A peer tuned, or untuned; or tuned, in float32, beside Freshet on what was compiled for it."""
 
     name: str
     figures: list[Figure]
@@ -69,9 +77,17 @@ class Arena:
     """Freshet, up for the whole run, and the payloads."""
 
     def __init__(
-        self, work: Path, repository: Path, server: RunningServer, settings: PeerSettings, say: Callable[[str], Any]
+        self,
+        work: Path,
+        repository: Path,
+        server: RunningServer,
+        settings: PeerSettings,
+        say: Callable[[str], Any],
+        compiled: RunningServer | None = None,
     ) -> None:
+        """compiled: a server of what `freshet compile` chose for the same model, or none."""
         self._work, self._server, self._settings, self.say = work, server, settings, say
+        self._compiled = compiled
         self.version = repository / MODEL / "1"
 
     def payload(self, kind: str, path: str, candidates: int) -> tuple[Payload, Path]:
@@ -83,11 +99,14 @@ class Arena:
         """The peer tuned and untuned; raises CommandFailed when it cannot be run, or answers something else."""
         self.say(f"{peer.name}: environment")
         python = install(peer, venvs, interpreter)
-        rounds = self._settings.rounds
-        return [
-            self._variant(peer, python, "tuned", self._tune(peer, python), rounds),
+        rounds, chosen = self._settings.rounds, self._tune(peer, python)
+        variants = [
+            self._variant(peer, python, "tuned", chosen, rounds),
             self._variant(peer, python, "untuned", dict.fromkeys(LINES, peer.untuned), min(2, rounds)),
         ]
+        if self._compiled is not None:
+            variants.append(self._variant(peer, python, COMPILED, chosen, rounds))
+        return variants
 
     def _tune(self, peer: Peer, python: Path) -> dict[Line, tuple[str, ...]]:
         """For each line the best options: of the most throughput, or of the lowest median with one connection."""
@@ -107,16 +126,17 @@ class Arena:
     ) -> PeerVariant:
         """chosen: options by line; one server for those that share them."""
         figures: list[Figure] = []
+        ours = self._server if name != COMPILED or self._compiled is None else self._compiled
         for options in dict.fromkeys(chosen.values()):
             with running(peer, python, options, self.version, self.payload(peer.body, peer.path, 1)[0]) as port:
-                self._check(peer, port)
+                self._check(peer, port, ours, COMPILED_TOLERANCE if name == COMPILED else TOLERANCE)
                 for what, n in (line for line in LINES if chosen[line] == options):
-                    turns = self._compare(peer, port, n, rounds, what)
+                    turns = self._compare(peer, port, ours, n, rounds, what)
                     figures += [_figure(each, n, turns, peer.name, shlex.join(options)) for each in GIVES[what]]
         figures.sort(key=lambda f: (f.what == "light", f.candidates))
         return PeerVariant(name, figures)
 
-    def _compare(self, peer: Peer, port: int, candidates: int, rounds: int, what: str) -> Turns:
+    def _compare(self, peer: Peer, port: int, server: RunningServer, candidates: int, rounds: int, what: str) -> Turns:
         def side(name: str, port: int, payload: Path) -> Side:
             def turn() -> dict[str, float]:
                 run = self._run(port, payload, what)
@@ -126,7 +146,7 @@ class Arena:
 
         theirs = self.payload(peer.body, peer.path, candidates)[1]
         ours = self.payload("kserve", "", candidates)[1]
-        sides = [side("freshet", self._server.http_port, ours), side(peer.name, port, theirs)]
+        sides = [side("freshet", server.http_port, ours), side(peer.name, port, theirs)]
         self.say(f"{peer.name}: {what}, {candidates} candidates")
         return compare(sides, rounds, self.say)
 
@@ -134,7 +154,7 @@ class Arena:
         connections = self._settings.connections if what == "throughput" else 1
         return wrk.saturate(port, payload, self._settings.seconds, connections)
 
-    def _check(self, peer: Peer, port: int) -> None:
+    def _check(self, peer: Peer, port: int, server: RunningServer, tolerance: float) -> None:
         """Raises CommandFailed unless the peer's scores are ours."""
         for candidates in CANDIDATES:
             theirs, ours = (
@@ -142,18 +162,25 @@ class Arena:
             )
             for number in range(CHECKED):
                 try:
-                    replies = ask(port, theirs, number), ask(self._server.http_port, ours, number)
+                    replies = ask(port, theirs, number), ask(server.http_port, ours, number)
                     kinds = (peer.body, "kserve")
                     got, wanted = (bodies.scores(k, r.body, r.headers) for k, r in zip(kinds, replies))
                 except (ValueError, OSError, http.client.HTTPException) as error:
                     raise CommandFailed(f"its reply to {candidates} candidates: {error}") from None
-                if got.shape != wanted.shape or not np.allclose(got, wanted, rtol=0, atol=TOLERANCE):
-                    raise CommandFailed(f"its scores of {candidates} candidates are not ours within {TOLERANCE:g}")
+                if got.shape != wanted.shape or not np.allclose(got, wanted, rtol=0, atol=tolerance):
+                    raise CommandFailed(f"its scores of {candidates} candidates are not ours within {tolerance:g}")
 
 
 def write_model(repository: Path, table_rows: int) -> None:
     """Version 1 of the benchmark's model."""
     run_freshet("bench", "model", "--rows", str(table_rows), "--repository", str(repository))
+
+
+def write_compiled(repository: Path, compiled: Path, table_rows: int) -> str:
+    """A copy of the repository as `freshet compile` leaves it, with rows of practice; what it chose, by bucket."""
+    shutil.copytree(repository, compiled)
+    practice = bench_inputs(PRACTICE_CANDIDATES, PRACTICE_REQUESTS, table_rows)
+    return compile_with_practice(compiled / MODEL / "1", practice)
 
 
 def _figure(what: str, candidates: int, turns: Turns, peer: str, options: str) -> Figure:

@@ -38,6 +38,8 @@ def markdown(results: Iterable[Document], plot: str) -> str:
             f"Freshet: {', '.join(filter(None, (f'`{started}`', result['layout'])))}."
             + (" Quick run: too short to rely on." if s["quick"] else "")
         )
+        if result.get("compiled"):
+            parts.append(f"Freshet compiled, by bucket: {result['compiled']}.")
         for variant in result["variants"]:
             parts += [f"### {result['name']}, {variant['name']}", _figures(variant["figures"])]
     return "\n\n".join(parts) + "\n"
@@ -55,7 +57,7 @@ def summary(results: Iterable[Document]) -> str:
         if result["refused"]:
             rows.append([result["name"], *["could not be run"] * (len(header) - 1)])
             continue
-        tuned, untuned = (_by_what(v["figures"]) for v in result["variants"])
+        tuned, untuned = (_by_what(v["figures"]) for v in result["variants"][:2])
         keys = [*(("throughput", n) for n in CANDIDATES), *(("light", n) for n in LIGHT)]
         rows.append([result["name"], *(f"{told(tuned[k])} ({told(untuned[k])})" for k in keys)])
     return table(header, rows)

@@ -10,6 +10,10 @@ Invariants
 - One slow run (a neighbour on the machine) moves an estimate by at most RATE * LIMIT, 3 %, whatever it took: the
   relative error is clipped before it is averaged (Huber's estimator). A lasting change is followed in tens of runs. A
   fast run of a bucket counts for more: neighbours make nothing faster.
+- A run beside others that took longer says nothing. Cores that share caches, or are two threads of one, make it so,
+  and the shares of a request always run beside one another: with their seconds for costs a request would seem dearer
+  in shares than whole, where it is done sooner by a third. What a crowd costs is the pace of the queues
+  (processor.sessions.batcher).
 - A bucket that its estimate keeps out of every cover is tried again now and then (explore()), so that a calibration
   that was disturbed is not believed for good.
 - cover() and predict() read a plan that is made for all row counts at once and replaced whole, when a bucket's cost
@@ -134,15 +138,26 @@ class CostTable:
         light = int(rows * self.heavy_ids / ids) if ids else rows
         return max(1, min(bucket * buckets, light))
 
+    def even_rows(self, rows: int, sessions: int, most: int) -> int:
+        """Rows of a piece, at most `most`, with which so many sessions are done soonest: full pieces may leave one over
+        that a session runs while the others have nothing to do; even ones may need dearer buckets."""
+        turns = -(-rows // (sessions * most))
+        even = -(-rows // (sessions * turns))
+        if turns == 1:
+            return even
+        left = min(most, rows - (turns - 1) * sessions * most)
+        full_s = (turns - 1) * self.predict(most) + self.predict(left)
+        return even if turns * self.predict(even) < full_s else most
+
     def share(self, rows: int, ids: int = 0) -> float:
         """Seconds of so many rows and ids as a part of good batches: additive, so a queue's is the sum over it."""
         return rows * (self._plan.row_s + self.row_s) + ids * self.id_s
 
-    def ran(self, bucket: int, seconds: float) -> None:
-        """Learns from one dense run of a bucket that was measured."""
-        if seconds <= 0:
-            return
+    def ran(self, bucket: int, seconds: float, crowded: bool = False) -> None:
+        """Learns from one dense run of a bucket that was measured. crowded: others computed at the same time."""
         old = self.cost[bucket]
+        if seconds <= 0 or (crowded and seconds > old):
+            return
         rate = RATE if seconds > old else FASTER_RATE
         new = self.cost[bucket] = old * (1 + rate * _clipped(seconds / old - 1))
         if abs(new / self._plan.made_for[bucket] - 1) > DRIFT:

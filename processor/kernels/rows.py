@@ -257,6 +257,18 @@ def live(table, epoch, keys, refs):
     return count
 
 
+@nb.njit(
+    nb.void(nb.int64[::1], nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]),
+    cache=True,
+    nogil=True,
+)
+def look_up(table, epoch, keys, refs):
+    """refs[i] = the ref of the row of keys[i] as of an epoch, or ABSENT."""
+    at = np.int64(table.ctypes.data)
+    for i in range(len(keys)):
+        refs[i] = resolve(at, keys[i], epoch)
+
+
 @nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.float32[:, ::1]), cache=True, nogil=True)
 def gather(table, refs, rows):
     """rows[i] = the row at refs[i], as float32."""

@@ -53,7 +53,7 @@ from processor.sessions.request import Done, PredictReply, Work, answer
 from processor.sessions.scatter import Scatter, Share
 from processor.sessions.session import Session
 from processor.sessions.session_options import MAX_SESSIONS, Compute, SessionOptions
-from processor.versions.control import SHADOW_READER
+from processor.versions.control import PREVIEW_READER
 from processor.versions.replica import Replica
 from processor.watching.sketch import Sketch
 from processor.watching.stats import SessionStats, total
@@ -180,7 +180,7 @@ class SessionGroup:
         self._threads: list[SessionThread] = []
         self._count = 0
         self._turns = count()
-        self._holds = list(range(HOLDS, SHADOW_READER))
+        self._holds = list(range(HOLDS, PREVIEW_READER))
         self._device: DeviceStages | None = None
         if options.device_stages:
             words = [self._holds.pop() for _ in range(trays_of(options.device_stages))]
@@ -196,7 +196,7 @@ class SessionGroup:
         self._owner = 0
         self._asked = False
         if options.compute == "inline":
-            self._inline = Session(0, clock, self._occupancy.beat)
+            self._inline = Session(0, clock, self._occupancy)
             self._queues.append(Queue(options))
             self._queues[0].sessions = self._count = 1
         self.resize(options.sessions)
@@ -327,9 +327,8 @@ class SessionGroup:
                 else:
                     taken = Taken([], [])
                 if taken.batch:
-                    if self._inline is not None:
-                        thread.computing = True
-                        self._occupancy.change(1)
+                    thread.computing = True
+                    self._occupancy.change(1)
                     self._wake_one(queue)
                 elif not taken.expired:
                     if self._closing and (self._inline is not None or not queue.batcher):
@@ -428,8 +427,10 @@ class SessionGroup:
         number = next(n for n in count() if n not in taken)
         cpus = self.options.cpus
         staged, clock = self._device, self._clock
-        beat = self._occupancy.beat
-        session = Session(number, clock, beat) if staged is None else StagedSession(number, clock, staged)
+        if staged is None:
+            session = Session(number, clock, self._occupancy)
+        else:
+            session = StagedSession(number, clock, staged)
         thread = SessionThread(session, self, queue, cpus[number % len(cpus)] if cpus else frozenset())
         # Helpers are not counted on: a queue is promised to be answered in time without them.
         queue.sessions += self._inline is None

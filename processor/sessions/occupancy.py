@@ -42,6 +42,11 @@ class Occupancy:
         self._beats[self._seat] += 1
 
     @property
+    def crowded(self) -> bool:
+        """Whether more than one thread computes, here or in another process."""
+        return sum(self._words) > 1
+
+    @property
     def spare(self) -> int:
         """Cores that nobody computes on."""
         return self._cores - sum(self._words)

@@ -78,7 +78,8 @@ class Scatter:
         self._row: NDArray[np.float32] | None = None
         self._looking_up = threading.Lock()
         self._first_ids = 0 if self._alike is None else self._alike.ids
-        self._piece_rows = min(-(-rows // sessions), costs.piece_rows(rows, whole.ids - self._first_ids, most))
+        most = costs.piece_rows(rows, whole.ids - self._first_ids, most)
+        self._piece_rows = costs.even_rows(rows, sessions, most)
         self.first_pieces = len(self._parts) if len(self._parts) > 1 else 0
         self._holds, self._hold = holds, holds.pop()
         self._results: Outputs = {}

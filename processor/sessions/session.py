@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.backends.buffers import Buffers
+from processor.backends.cost import CostTable
 from processor.clock import Clock
 from processor.errors import FreshetError, NotReady
 from processor.features.plan import BoundRequest, Unfit, address
 from processor.package.manifest import CANDIDATE, USER
 from processor.package.roles import LENT
+from processor.sessions.occupancy import Occupancy
 from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from processor.sessions.scatter import Scatter, Share
 from processor.versions.once import UserOnce
@@ -77,10 +79,10 @@ def note(
 class Session:
     """A session: one executor with its own buffers. number: of the reader's word that it pins with, for any replica."""
 
-    def __init__(self, number: int, clock: Clock, ran: Callable[[], None] = lambda: None) -> None:
-        """ran: called after every run of an executable; must cost nothing."""
+    def __init__(self, number: int, clock: Clock, occupancy: Occupancy | None = None) -> None:
+        """occupancy: of the cores that others compute on as well; none where it stands for itself."""
         self.number = number
-        self._clock, self._told_ran = clock, ran
+        self._clock, self._occupancy = clock, occupancy or Occupancy(1)
         # Weak: a replica that is asked no more is freed with its last batch, and its buffers with it.
         self.buffers: weakref.WeakKeyDictionary[Replica, Buffers] = weakref.WeakKeyDictionary()
         self.stats = SessionStats()
@@ -158,7 +160,7 @@ class Session:
         share.scatter.look_up(state.tables, state.epoch, self._buffers(replica).counts)
         ended_s = self._clock.now_s()
         replica.costs.filled(0, 0, share.ids, ended_s - began_s)
-        self._told_ran()
+        self._occupancy.beat()
         return Timing(began_s, ended_s, ended_s - began_s, 0.0, 0, 0)
 
     def _buffers(self, replica: Replica) -> Buffers:
@@ -238,9 +240,8 @@ class Session:
             x, outputs, run = buffers.get(state.executables[bucket])
             bound, spans = self._cut(works, at, stop)
             fill(tables, state.epoch, bound, spans, x, buffers.counts)
-            filled_s, ran_s = now_s(), timer_s()
-            run()
-            costs.ran(bucket, timer_s() - ran_s)
+            filled_s = now_s()
+            self._priced(run, costs, bucket, timer_s)
             ended_s = now_s()
             sparse_s += filled_s - started_s
             dense_s += ended_s - filled_s
@@ -274,11 +275,10 @@ class Session:
         spans = np.zeros((len(works), 2), np.int64)
         spans[:, 1] = 1
         once.fill[USER](batch.tables, state.epoch, [work.bound for work in works], spans, x, buffers.counts)
-        started_s, ran_s = now_s(), timer_s()
-        run()
-        costs.ran(bucket, timer_s() - ran_s)
+        started_s = now_s()
+        self._priced(run, costs, bucket, timer_s)
         ended_s = now_s()
-        self._told_ran()
+        self._occupancy.beat()
         batch.sparse_s += started_s - began_s
         batch.dense_s += ended_s - started_s
         return lent[LENT]
@@ -294,9 +294,8 @@ class Session:
             once.lend(u, x)
             bound, spans = self._cut([work], at, stop)
             once.fill[CANDIDATE](batch.tables, state.epoch, bound, spans, x, buffers.counts)
-            started_s, ran_s = now_s(), timer_s()
-            run()
-            costs.ran(bucket, timer_s() - ran_s)
+            started_s = now_s()
+            self._priced(run, costs, bucket, timer_s)
             ended_s = now_s()
             batch.sparse_s += started_s - began_s
             batch.dense_s += ended_s - started_s
@@ -304,6 +303,12 @@ class Session:
                 result[first + at : first + stop] = outputs[name][: stop - at]
             self._ran(batch, bucket, stop - at)
             at = stop
+
+    def _priced(self, run: Callable[[], None], costs: CostTable, bucket: int, timer_s: Callable[[], float]) -> None:
+        """Runs a bucket, and has the costs learn from it."""
+        crowded, began_s = self._occupancy.crowded, timer_s()
+        run()
+        costs.ran(bucket, timer_s() - began_s, crowded or self._occupancy.crowded)
 
     def _timer(self, replica: Replica) -> Callable[[], float]:
         """What the replica's runs are timed by."""
@@ -313,7 +318,7 @@ class Session:
         """Notes a run of so many rows in a bucket."""
         batch.padded += bucket - rows
         self.stats.ran(bucket, rows)
-        self._told_ran()
+        self._occupancy.beat()
 
     def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[BoundRequest], NDArray[np.int64]]:
         """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""

@@ -50,7 +50,7 @@ def run(bench: Bench) -> Result:
                 rates.append(load())
             rate = rates[number]
             files = [write(ROWS) for _ in range(int(seconds / EVERY_S))] if label == "with deltas" else []
-            job = bench.job(server, CANDIDATES, rate, seconds=seconds)
+            job = bench.job(server.http_port, CANDIDATES, rate, seconds=seconds)
             with Openloop(job) as generator:
                 start_s = generator.started() + job.warm_s
                 taken = [_post_at(start_s + n * EVERY_S, server, file) for n, file in enumerate(files)]
@@ -58,7 +58,14 @@ def run(bench: Bench) -> Result:
             histograms[label].append(found.hdr)
             failed.extend([*found.faults, *(code for code in found.statuses if code != "200")])
             served = {"served after ms": statistics.median(taken)} if taken else {}
-            return {"rate/s": rate, "p99 ms": found.latency_ms["p99"], "p50 ms": found.latency_ms["p50"], **served}
+            return {
+                "rate/s": rate,
+                "p99 ms": found.latency_ms["p99"],
+                "p50 ms": found.latency_ms["p50"],
+                "answered p99 ms": found.answered_ms["p99"],
+                "generator cores": found.cores,
+                **served,
+            }
 
         sides = [Side(label, functools.partial(turn, label)) for label in histograms]
         turns = compare(sides, bench.rounds, bench.say)
@@ -76,8 +83,17 @@ def run(bench: Bench) -> Result:
         result.facts.append((f"{count} rows: last byte of the POST to served", text))
     result.checks.append(("no request failed", not failed, ", ".join(sorted(set(failed))) or "none did"))
     for name, figures in turns.items():
-        rate, p50, p99 = (statistics.median(f[key] for f in figures) for key in ("rate/s", "p50 ms", "p99 ms"))
-        result.facts.append((name, f"{rate:.0f} requests/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms"))
+        rate, p50, p99, answered, cores = (
+            statistics.median(f[key] for f in figures)
+            for key in ("rate/s", "p50 ms", "p99 ms", "answered p99 ms", "generator cores")
+        )
+        result.facts.append(
+            (
+                name,
+                f"{rate:.0f} requests/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms, {answered:.2f} ms without the generator's "
+                f"waiting; the generator took {cores:.2f} cores",
+            )
+        )
         result.latencies[f"64 candidates, {LOAD:.0%} load, {name}"] = encode(merge(histograms[name]))
     return result
 
@@ -108,7 +124,7 @@ def _post_at(at_s: float, server: RunningServer, file: bytes) -> float:
 
 def _single(bench: Bench, server: RunningServer, rate: float, files: list[bytes], every_s: float) -> list[float]:
     """Deltas one by one under load; milliseconds of each."""
-    job = bench.job(server, CANDIDATES, rate, seconds=len(files) * every_s)
+    job = bench.job(server.http_port, CANDIDATES, rate, seconds=len(files) * every_s)
     with Openloop(job) as generator:
         start_s = generator.started() + job.warm_s
         taken = [_post_at(start_s + n * every_s, server, file) for n, file in enumerate(files)]

@@ -68,7 +68,7 @@ def _measure(bench: Bench, side: ServerSide, server: RunningServer, result: Resu
 
 def beside(bench: Bench, server: RunningServer, rate: float, saturated: bool) -> Figures:
     """One turn of A at a fixed rate, with B saturated or alone; raises CommandFailed when a request to A fails."""
-    job = bench.job(server, A_CANDIDATES, rate, A)
+    job = bench.job(server.http_port, A_CANDIDATES, rate, A)
     payload = bench.payload(B_CANDIDATES, B)
     with Openloop(job) as generator:
         generator.started()

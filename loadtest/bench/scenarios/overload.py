@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 
-from loadtest.bench.harness import Bench, Result, Row
+from loadtest.bench.harness import CORES, Bench, Result, Row
 from loadtest.load.outcome import encode, merge
 from loadtest.load.sides import Side, compare, ratio, values
 
@@ -55,6 +55,9 @@ def run(bench: Bench) -> Result:
     best = max(FACTORS, key=lambda f: statistics.median(values(turns, f"{f:g}x", "of saturation")))
     peak = values(turns, f"{best:g}x", "of saturation")
     result.rows.append(Row(f"goodput at {OVERLOAD:g}x / peak goodput", ratio(over, peak), (">=", GOAL)))
+    left = {f: [CORES - cores for cores in values(turns, f"{f:g}x", "generator cores")] for f in (best, OVERLOAD)}
+    over, peak = ([a / b for a, b in zip(each, left[f])] for each, f in ((over, OVERLOAD), (peak, best)))
+    result.rows.append(Row("the same, each of the cores that the generator left", ratio(over, peak)))
     for name, figures in turns.items():
         rate, good, share, cores = (
             statistics.median(f[key] for f in figures)

@@ -13,13 +13,11 @@ from pathlib import Path
 
 from loadtest.bench.compute import computing
 from loadtest.bench.harness import CORES, LAYOUTS, Bench, Result, Row, ServerSide
-from loadtest.load.launch import RunningServer, run_freshet
+from loadtest.bench.practice import compile_with_practice
+from loadtest.load.launch import RunningServer
 from loadtest.load.payload import bench_inputs
 from loadtest.load.sides import Side, compare, ratio, values
 from processor.machine import this_machine
-from processor.package.manifest import WHOLE
-from processor.package.version import VersionReader, add_file
-from processor.package.warmup import WARMUP, dump_warmup
 
 CANDIDATES = 64
 GOAL = 2.0
@@ -63,11 +61,6 @@ def _turn(bench: Bench, server: RunningServer) -> dict[str, float]:
 def _compiled(bench: Bench, precision: str) -> tuple[Path, str]:
     """A copy of the repository, compiled; and what was chosen, as the command says it."""
     repository = bench.copied(f"repository-{precision}")
-    folder = repository / "bench" / "1"
-    add_file(folder, WARMUP, dump_warmup(bench_inputs(CANDIDATES, PRACTICE_REQUESTS, bench.table_rows)))
     bench.say(f"compiling in {precision}")
-    run_freshet("compile", str(folder), "--precision", precision)
-    # What is listed first serves.
-    listed = [e for e in reversed(VersionReader(folder).manifest.executables) if e.role == WHOLE]
-    first = {e.bucket: f"{e.backend} {e.precision}" for e in listed}
-    return repository, ", ".join(f"{bucket}: {first[bucket]}" for bucket in sorted(first))
+    practice = bench_inputs(CANDIDATES, PRACTICE_REQUESTS, bench.table_rows)
+    return repository, compile_with_practice(repository / "bench" / "1", practice, precision)

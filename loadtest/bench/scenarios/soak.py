@@ -96,7 +96,7 @@ def run(bench: Bench) -> Result:
         rate = LOAD * statistics.median(bench.saturate(server, CANDIDATES).per_s for _ in range(3))
         window_s = seconds / 10
         chores, workers = Chores(server), len(workers_of(server))
-        job = bench.job(server, CANDIDATES, rate, seconds=seconds, window_s=window_s, connections=CONNECTIONS)
+        job = bench.job(server.http_port, CANDIDATES, rate, seconds=seconds, window_s=window_s, connections=CONNECTIONS)
         with Openloop(job) as load:
             chores.run(load.started() + job.warm_s, seconds, write)
             found = load.result()

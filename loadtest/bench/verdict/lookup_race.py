@@ -52,6 +52,15 @@ def page(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def verdicts(results: dict[str, Any]) -> list[str]:
+    """A sentence for each row type."""
+    return [
+        f"{kind}: its time over Freshet's is {statistics.median(ratios(result, HASH)):.2f} by its hash and "
+        f"{statistics.median(ratios(result, NUMBER)):.2f} by row number; at least 1 was aimed at."
+        for kind, result in results["races"].items()
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make verdict-lookup", description=__doc__)
     add = parser.add_argument

@@ -150,6 +150,26 @@ def test_a_stall_is_charged_to_every_request_that_was_due_meanwhile(payload):
     assert outcome.late_us[early][1:].max() < outcome.latency_us[early][1:].min()
 
 
+def test_what_the_generator_itself_waits_is_not_counted_as_the_servers(payload):
+    with Server(lambda n: reply()) as server:
+        generator = Generator(job(server, payload))
+        poll, stopped = generator._poll, []
+
+        def late_poll():
+            # It stands still while a request is under way, and comes to read the reply long after that is there.
+            if generator._in_flight and len(server.requests) > 80 and not stopped:
+                stopped.append(True)
+                threading.Event().wait(0.3)
+            poll()
+
+        generator._poll = late_poll
+        found = generator.run()
+    assert stopped
+    assert found.latency_ms["max"] > 100
+    assert found.answered_ms["max"] < found.latency_ms["max"] / 2
+    assert (generator.outcome.answered_us >= 0).all()
+
+
 def test_the_deadline_is_sent_and_what_cannot_be_sent_within_it_is_given_up(payload):
 
     class Silent(Server):

@@ -199,3 +199,37 @@ def test_rows_that_fill_a_dear_bucket_are_tried_in_that_one_and_not_in_the_next(
     table = CostTable({16: 1.0, 64: 100.0, 256: 900.0})
     assert table.cover(64) == (16,) * 4
     assert [table.explore(rows) for rows in (63, 64, 65)] == [(64,), (64,), (256,)]
+
+
+def test_pieces_are_even_where_full_ones_would_leave_one_over_for_one_session_alone():
+    costs = CostTable({1: 0.001, 4: 0.0012, 64: 0.006, 128: 0.012, 192: 0.018, 256: 0.024})
+    assert costs.even_rows(700, 2, 256) == 175
+    assert costs.even_rows(1000, 2, 256) == 250
+    assert costs.even_rows(200, 2, 256) == 100
+    assert costs.even_rows(100, 1, 256) == 100
+
+
+def test_pieces_are_full_where_even_ones_need_dearer_buckets():
+    costs = CostTable({1: 0.001, 4: 0.0012})
+    assert costs.even_rows(9, 1, 4) == 4
+    assert costs.even_rows(10, 2, 4) == 4
+
+
+def test_a_run_beside_others_says_nothing_when_it_took_longer_and_what_it_says_when_it_took_less():
+    costs = CostTable({1: 0.001, 64: 0.010})
+    for _ in range(100):
+        costs.ran(64, 0.014, crowded=True)
+    assert costs.cost[64] == 0.010
+    for _ in range(100):
+        costs.ran(64, 0.008, crowded=True)
+    assert costs.cost[64] == pytest.approx(0.008, rel=0.01)
+    for _ in range(200):
+        costs.ran(64, 0.010)
+    assert costs.cost[64] == pytest.approx(0.010, rel=0.01)
+
+
+@given(rows=st.integers(1, 5000), sessions=st.integers(1, 8), most=st.sampled_from([1, 7, 64, 256]))
+def test_even_pieces_are_never_more_than_may_run_in_one_go_nor_need_more_turns(rows, sessions, most):
+    piece = CostTable({1: 0.001, 64: 0.006, 256: 0.024}).even_rows(rows, sessions, most)
+    assert 1 <= piece <= most
+    assert -(-rows // (sessions * piece)) == -(-rows // (sessions * most))

@@ -374,9 +374,10 @@ def test_pooling_adds_in_the_order_of_the_list_in_float32():
     np.testing.assert_array_equal(column_of(got, "sum")[0], total)
 
 
-@pytest.mark.parametrize("dim", [1, 8, 19])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
-def test_rows_of_every_type_pool_as_their_float32_values(dtype, dim):
+@pytest.mark.parametrize("lengths", [(0, 1, 2, 40), (0, 1, 2, 40, 130), (64,), (63, 1, 0)])
+@pytest.mark.parametrize("dim", [1, 8, 19, 67])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+def test_rows_of_every_type_pool_as_their_float32_values(dtype, dim, lengths):
     random = np.random.default_rng(dim)
     keys, rows = np.arange(50, dtype=np.int64), random.standard_normal((50, dim)).astype(F32)
     default = random.standard_normal(dim).astype(F32)
@@ -406,12 +407,12 @@ def test_rows_of_every_type_pool_as_their_float32_values(dtype, dim):
             files={},
         )
     )
-    lists = [random.integers(0, 51, n).tolist() for n in (0, 1, 2, 40)]
-    one = random.integers(0, 51, 4)
+    lists = [random.integers(0, 51, n).tolist() for n in lengths]
+    one = random.integers(0, 51, len(lists))
     bound = plan.bind({"one": one, "many": Ragged.of(lists)})
-    out = np.empty((4, 4 * dim), F32)
+    out = np.empty((len(lists), 4 * dim), F32)
     tables = np.array([served.descriptor()], np.int64)
-    plan.fill(tables, 1, [bound], np.array([[0, 4]]), out, np.zeros((1, 2), np.int64))
+    plan.fill(tables, 1, [bound], np.array([[0, len(lists)]]), out, np.zeros((1, 2), np.int64))
     for i, ids in enumerate(lists):
         total = np.zeros(dim, F32)
         for n in ids:

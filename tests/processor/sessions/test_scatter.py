@@ -16,7 +16,7 @@ from processor.errors import Expired, FreshetError, Overloaded
 from processor.features.plan import Alike
 from processor.sessions.group import HOLDS
 from processor.sessions.scatter import Scatter
-from processor.versions.control import SHADOW_READER
+from processor.versions.control import PREVIEW_READER
 from processor.watching.stats import total
 from tests.processor.sessions.fakes import (
     TIMEOUT_S,
@@ -54,7 +54,7 @@ def test_a_large_request_is_split_rejoined_in_order_and_of_one_generation(policy
         assert_answers(answers.wait(1)[0], range(1, rows + 1))
         assert len(replica.readers) == 1, "one pin for all parts"
         assert (replica.readers[0] >= HOLDS) == (parts > 1)
-        until(lambda: len(sessions._holds) == SHADOW_READER - HOLDS)
+        until(lambda: len(sessions._holds) == PREVIEW_READER - HOLDS)
     assert set(replica.pins.values()) == {None}
     stats = total(sessions.statistics())
     assert (stats.requests, stats.rows) == (1, rows)
@@ -209,7 +209,7 @@ def test_a_part_that_fails_fails_the_request_and_lets_go_of_the_pin(caplog):
         sessions.enqueue(answers.work(replica, 0, range(20)))
         assert type(answers.wait(1)[0]) is FreshetError
         assert answers.calls.empty()
-        assert len(sessions._holds) == SHADOW_READER - HOLDS
+        assert len(sessions._holds) == PREVIEW_READER - HOLDS
         replica.broken = {}
         sessions.enqueue(answers.work(replica, 1, range(20)))
         assert_answers(answers.wait(1)[1], range(20))
@@ -262,4 +262,4 @@ def test_nothing_is_lost_doubled_or_out_of_order_whatever_is_split_batched_or_la
         else:
             assert_answers(reply, range(number, number + requests[number][0]))
     assert set(replica.pins.values()) <= {None}
-    assert len(made._holds) == SHADOW_READER - HOLDS
+    assert len(made._holds) == PREVIEW_READER - HOLDS
