@@ -8,4 +8,4 @@ dense_optimizer  Adam: weight decay, clipping
 losses           a loss a row, and the share of each row in the mean
 """
 
-__all__ = ["batch_part", "dense_state", "dense_step"]
+__all__ = ["batch_part", "dense_state", "dense_step", "losses"]

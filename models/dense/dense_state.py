@@ -24,7 +24,8 @@ WEIGHTS, FIRST, SECOND = range(3)
 
 
 class DenseState:
-    """Of a network with these variables of Keras', of which trained ones move. steps: of the optimizer."""
+    """Of a network with these variables of Keras', of which trained ones move. steps: of the optimizer. assigned: how
+    often it has taken tensors from elsewhere."""
 
     def __init__(self, trained: Sequence[Any], other: Sequence[Any], threads: int) -> None:
         """Takes the variables' values, with an optimizer that begins anew. threads: of the executables."""
@@ -33,7 +34,7 @@ class DenseState:
         self._places = {v.path: (slice(*part), v.shape) for v, part in zip(trained, zip(ends, ends[1:]))}
         self._vectors: Held | Array = np.zeros((3, ends[-1]), np.float32)
         self._other: list[Held | Array] = [np.array(v.numpy()) for v in other]
-        self.steps = 0
+        self.steps, self.assigned = 0, 0
         self.assign({v.path: v.numpy() for v in trained})
 
     def held(self) -> list[Held]:
@@ -67,6 +68,7 @@ class DenseState:
 
     def assign(self, weights: Weights) -> None:
         """Takes tensors by path, where they are of this network; the optimizer's own state stays."""
+        self.assigned += 1
         vectors = np.array(_array(self._vectors))
         for path, (place, shape) in self._places.items():
             if path in weights:
@@ -96,6 +98,15 @@ class DenseState:
         for name, i in self._dropouts().items():
             if name in optimizer:
                 self._other[i] = np.array(optimizer[name])
+
+    def arrays(self) -> list[Array]:
+        """All of it, for another process' replace(); not to be written to."""
+        return [np.array([self.steps], np.int64), _array(self._vectors), *map(_array, self._other)]
+
+    def replace(self, arrays: Sequence[Array]) -> None:
+        """Becomes what arrays() gave."""
+        self.assigned += 1
+        self.steps, self._vectors, self._other = int(arrays[0][0]), np.array(arrays[1]), [*map(np.array, arrays[2:])]
 
     def _by_path(self, row: int) -> dict[str, Array]:
         vector = _array(self._vectors)[row]

@@ -33,7 +33,7 @@ from models.dense.batch_part import BatchPart, BatchRoom, Write
 from models.dense.dense_functions import DenseFunctions
 from models.dense.dense_optimizer import correction
 from models.dense.dense_state import DenseState, Weights
-from models.dense.losses import mean_shares, row_loss
+from models.dense.losses import row_loss
 from models.pipeline.crew import Crew, shares
 from models.zoo.arch import build_arch, resolve_arch
 from models.zoo.dense_input import DenseInput
@@ -62,9 +62,12 @@ class DenseStep:
         network: NetworkConfig = ONE_LABEL,
         fusion: Mapping[str, str] | None = None,
         crew: Crew | None = None,
+        first_part: int = 0,
     ) -> None:
-        """See Trainer. crew: computes parts; by default the caller's thread alone."""
-        self._settings, self._width, self._crew = settings, manifest.width, crew or Crew(1)
+        """See Trainer. crew: computes parts; by default the caller's thread alone. first_part: its number, where others
+        have parts of the same batches."""
+        self._first_part, self._settings = first_part, settings
+        self._width, self._crew = manifest.width, crew or Crew(1)
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
         layout = DenseInput.from_features(manifest.features)
         self.arch = build_arch(manifest.arch, layout, options, network.labels, settings.seed)
@@ -75,13 +78,14 @@ class DenseStep:
         if absent := [name for name in self.arch.outputs if name not in single]:
             raise BadInput(f"arch: an output {absent[0][:64]!r} [n, 1] wanted, got {', '.join(sorted(single))[:200]}")
         self._do = DenseFunctions(self.arch, self.graph, len(network.labels), row_loss(network), settings)
-        self._alone = self._do.rows_are_alone()
-        self._most = min(self._crew.size, MOST_PARTS) if self._alone else 1
+        self.rows_are_alone = self._do.rows_are_alone()
+        self._most = min(self._crew.size, MOST_PARTS) if self.rows_are_alone else 1
         # A call of one thread computes in the thread that makes it.
         self._threads = 1 if self._most == self._crew.size else self._crew.size
         self._functions: dict[tuple[str, int], XlaFunction] = {}
         self._rooms: dict[tuple[str, int, int], BatchRoom] = {}
         self._filled: list[BatchPart] = []
+        self._gradients: list[Held] = []
         self.rate = settings.dense_learning_rate
         self.state = DenseState(self._do.trained, self._do.other, self._threads)
 
@@ -111,10 +115,10 @@ class DenseStep:
         """Takes the rows that it is ready() for. alone: in the caller's thread."""
         self._crew.run([partial(part.fill, write) for part in self._filled], alone)
 
-    def gradients(self, label: Float32s, weight: Float32s | None = None) -> tuple[float, list[tuple[int, Float32s]]]:
-        """Of what was filled in, with label [rows] or [rows, labels] and weight [rows]: its loss, and the gradient by x
-        in pieces, each with its first row, which stay until the next step."""
-        state, share = self.state.held(), mean_shares(len(label), weight)
+    def gradients(self, label: Float32s, share: Float32s) -> tuple[float, list[tuple[int, Float32s]]]:
+        """Of what was filled in, with label [rows] or [rows, labels] and share [rows] of each row (losses.mean_shares):
+        its loss, and the gradient by x in pieces, each with its first row, which stay until the next step."""
+        state = self.state.held()
         for part in self._filled:
             part.weigh(label, share)
         results = self._crew.run([partial(part.compute, state) for part in self._filled])
@@ -124,9 +128,25 @@ class DenseStep:
         pieces = [(part.start, grad.view()[: part.rows]) for part, grad in zip(self._filled, self._by_x)]
         return sum(float(loss.view()) for loss in losses), pieces
 
+    @property
+    def weights_count(self) -> int:
+        """How many weights are trained."""
+        return self.state.likes()[0].shape[1]
+
+    def gradient(self) -> Float32s:
+        """By all weights [n], of gradients()."""
+        total = np.array(self._gradients[0].view())
+        for part in self._gradients[1:]:
+            total += part.view()
+        return total
+
+    def replace_gradient(self, total: Float32s) -> None:
+        """move() takes this one [n], of a batch of which gradients() has seen some rows, or none."""
+        self._gradients = [hold(total, self._threads)]
+
     def move(self) -> None:
-        """One step of the optimizer by gradients()."""
-        mover = self._mover(len(self._filled))
+        """One step of the optimizer by the gradients."""
+        mover = self._mover(len(self._gradients))
         self.state.steps += 1
         mover.x[...] = self.rate, self.rate * correction(self.state.steps)
         self.state.moved(mover.function([*mover.arguments, self.state.held_vectors(), *self._gradients])[0])
@@ -178,7 +198,7 @@ class DenseStep:
 
     def _room(self, what: str, rows: int, number: int) -> BatchRoom:
         full = -(-self._settings.batch_rows // self._most)
-        size = _size(rows, full) if self._alone or what == "scores" else rows
+        size = _size(rows, full) if self.rows_are_alone or what == "scores" else rows
         return self._rooms.get((what, size, number)) or self._made(what, size, number)
 
     def _mover(self, parts: int) -> BatchRoom:
@@ -191,7 +211,7 @@ class DenseStep:
             self._functions[what, size] = XlaFunction(getattr(self._do, what), [*inputs, *state], self._threads)
         room = self._rooms[what, size, number] = BatchRoom(self._functions[what, size], inputs)
         if what == "gradients":
-            room.more[-1][...] = number
+            room.more[-1][...] = self._first_part + number
         return room
 
     def _takes(self, what: str, size: int) -> tuple[list[Like], list[Like]]:

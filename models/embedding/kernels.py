@@ -88,7 +88,7 @@ def accumulate(refs, splits, combiner, max_length, codes, grad, column, part, pa
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, _I64, nb.int64, nb.int64[::1]), cache=True, nogil=True, inline="always")
-def _ask_for_entries(address, capacity, ids, first, starts):
+def ask_for_entries(address, capacity, ids, first, starts):
     """Prefetches the entries at which the probes for a block of ids, from `first` on, start; returns how many ids."""
     some = min(BLOCK, len(ids) - first)
     for i in range(some):
@@ -110,7 +110,7 @@ def give_rows(address, capacity, ids, numbers, keys, refs):
     starts = np.empty(BLOCK, np.int64)
     taken, claimed = 0, 0
     for first in range(0, len(ids), BLOCK):
-        for i in range(_ask_for_entries(address, capacity, ids, first, starts)):
+        for i in range(ask_for_entries(address, capacity, ids, first, starts)):
             key = ids[first + i]
             e = probe_from(address, capacity, key, starts[i])
             if e < 0:
@@ -135,7 +135,7 @@ def collect(address, capacity, ids, distinct, count):
     """
     starts = np.empty(BLOCK, np.int64)
     for first in range(0, len(ids), BLOCK):
-        for i in range(_ask_for_entries(address, capacity, ids, first, starts)):
+        for i in range(ask_for_entries(address, capacity, ids, first, starts)):
             e = probe_from(address, capacity, ids[first + i], starts[i])
             if e < 0:
                 store_i64(address + 16 * (-1 - e), ids[first + i])
@@ -184,26 +184,58 @@ def _mixed(z):
     return z ^ (z >> np.uint64(31))
 
 
+@nb.njit(nb.uint64(nb.int64), cache=True, nogil=True, inline="always")
+def _hash(key):
+    """As an index hashes it (processor.kernels.index.home)."""
+    return _mixed(np.uint64(key) + np.uint64(0x9E3779B97F4A7C15))
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def shard_of(key, count):
+    """The shard of an id, of so many, a power of two (models.embedding.id_shards)."""
+    return np.int64(_hash(key) & np.uint64(count - 1))
+
+
+@nb.njit(nb.void(_I64, nb.int64, nb.int64[::1]), cache=True, nogil=True)
+def shards(ids, count, found):
+    """found[i] = the shard of ids[i]."""
+    for i in range(len(ids)):
+        found[i] = shard_of(ids[i], count)
+
+
 @nb.njit(
-    nb.void(_I64, _I64, nb.int64, nb.uint16[::1], nb.int64, nb.boolean[::1], nb.int64[::1]),
+    nb.void(
+        _I64,
+        _I64,
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.uint16[::1],
+        nb.int64,
+        nb.boolean[::1],
+        nb.int64[::1],
+    ),
     cache=True,
     nogil=True,
 )
-def count_ids(ids, counts, hashes, counters, block_counters, touched, least):
+def count_ids(ids, counts, hashes, count, first_shard, each, counters, block_counters, touched, least):
     """Adds counts[i] to the counters of ids[i]; least[i]: what is known of it then, at least as often as it has come.
 
-    counters: shared by ids, `hashes` of each, of which only those that are below what is known are raised
-    (conservative update). touched: by block of block_counters, those that were raised. Counters stay at their largest.
+    counters: `each` for every shard (of `count`) from first_shard on, shared by its ids, `hashes` of each, of which
+    only those that are below what is known are raised (conservative update). touched: by block of block_counters, those
+    that were raised. Counters stay at their largest.
     """
-    size = np.uint64(len(counters))
+    size = np.uint64(each)
     at = np.empty(hashes, np.int64)
     for i in range(len(ids)):
-        first = _mixed(np.uint64(ids[i]) + np.uint64(0x9E3779B97F4A7C15))
+        first = _hash(ids[i])
         second = _mixed(first) | np.uint64(1)
+        start = (np.int64(first & np.uint64(count - 1)) - first_shard) * each
         known = np.int64(MOST_COUNTED)
         for h in range(hashes):
             bits = _mixed(first + np.uint64(h) * second)
-            at[h] = np.int64(((bits >> np.uint64(32)) * size) >> np.uint64(32))
+            at[h] = start + np.int64(((bits >> np.uint64(32)) * size) >> np.uint64(32))
             known = min(known, np.int64(counters[at[h]]))
         known = min(np.int64(MOST_COUNTED), known + counts[i])
         least[i] = known
@@ -231,6 +263,18 @@ def _look_ahead(touched, i, rows, slots):
     if i + AHEAD < len(touched):
         _ask_for(rows.ctypes.data, touched[i + AHEAD], 4 * rows.shape[1])
         _ask_for(slots.ctypes.data, touched[i + AHEAD], 4 * slots.shape[1])
+
+
+@nb.njit(nb.void(nb.float32[:, ::1], _I64, nb.float32[:, ::1]), cache=True, nogil=True)
+def copy_rows(rows, refs, copies):
+    """copies[i] = row refs[i], zeros where that is negative."""
+    for i in range(len(refs)):
+        if i + AHEAD < len(refs) and refs[i + AHEAD] >= 0:
+            _ask_for(rows.ctypes.data, refs[i + AHEAD], 4 * rows.shape[1])
+        ref = refs[i]
+        # By element: a slice costs as much as the row.
+        for j in range(rows.shape[1]):
+            copies[i, j] = rows[ref, j] if ref >= 0 else np.float32(0.0)
 
 
 @nb.njit(

@@ -27,7 +27,7 @@ from models.embedding.optimizer import RowOptimizer
 from models.embedding.row_budget import RowBudget
 from models.embedding.tiered_rows import TieredRows
 from processor.kernels.hashing import init_rows
-from processor.kernels.rows import LOG, RECORD_NBYTES
+from processor.kernels.rows import LOG, LOGGED, RECORD_NBYTES
 from processor.package.manifest import TableEntry
 from processor.tables.table import descriptor
 
@@ -133,6 +133,11 @@ class EmbeddingVariable:
         return self._ids.columns["slots"]
 
     @property
+    def slots_nbytes(self) -> int:
+        """Of a row."""
+        return int(self.slots.shape[1]) * self.slots.itemsize
+
+    @property
     def last_step(self) -> Int64s:
         return self._ids.columns["books"][:, 0]
 
@@ -166,15 +171,23 @@ class EmbeddingVariable:
         """While rows are read by number or through descriptor(): none of them moves."""
         return nullcontext() if self.tiers is None else self.tiers.lock
 
-    def insert(self, ids: Int64s) -> Int64s:
+    def insert(self, ids: Int64s, times: Int64s | None = None) -> Int64s:
         """Row numbers of `ids`, as they come in training; those without a row get one, with its first value, as soon as
-        they are admitted. Negative for the others."""
+        they are admitted. Negative for the others. times [n]: how often each has come; None: once."""
         refs = self._ids.fetch(ids)
         absent = np.flatnonzero(refs < 0)
         if len(absent):
-            absent = absent[self.admission.met(ids[absent])]
+            absent = absent[self.admission.met(ids[absent], None if times is None else times[absent])]
             refs[absent] = self._put(ids[absent])
         return refs
+
+    def read(self, refs: Int64s, rows: Float32s) -> None:
+        """Writes rows by number into rows [n, dim]; the default row for what has none. While reading()."""
+        if (refs < LOGGED).all():
+            kernels.copy_rows(self.rows, refs, rows)
+        else:
+            rows[:] = self._ids.gather(np.maximum(refs, 0), "rows")[0]
+            rows[refs < 0] = self._default
 
     def update(self, touched: Int64s, sums: Float32s, met: Int64s, rate: float, step: int) -> None:
         """Takes one optimizer step on rows `touched` [m] with gradients `sums` [m, dim]; met [m]: how often the batch

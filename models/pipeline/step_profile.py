@@ -1,7 +1,8 @@
 """Where the time of a step goes: for each stage its seconds on the clock and on processors.
 
-Look up, step and update follow one another; read, transform and fetch (of rows on disk, models.training.stretches) run
-ahead in threads of their own, so the clock shows of them only what the others waited. XLA computes in threads that tell
+Look up, exchange (with other processes, models.parallel), step and update follow one another; read, transform and fetch
+(of rows on disk, models.training.stretches) run ahead in threads of their own, so the clock shows of them only what the
+others waited. XLA computes in threads that tell
 nobody their time: the step's processor seconds are what the process spent meanwhile, less what those ahead told of
 themselves in that time.
 """
@@ -13,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 AHEAD = ("read", "transform", "fetch")
-IN_TURN = ("wait", "look up", "step", "update")
+IN_TURN = ("wait", "look up", "exchange", "step", "update")
+SELDOM = ("fetch", "exchange")
 
 
 @dataclass(slots=True)
@@ -62,16 +64,16 @@ class StepProfile:
         """The items, with the time that it takes until each is there."""
         while True:
             wall_s = time.perf_counter()
-            item = next(items, None)
+            item: Any = next(items, self)
             self._add("wait", time.perf_counter() - wall_s, 0.0)
-            if item is None:
+            if item is self:
                 return
             yield item
 
     def measured(self) -> dict[str, Spent]:
-        """By stage, as copies; fetch only where rows were on disk."""
+        """By stage, as copies; fetch only where rows were on disk, exchange where there are other processes."""
         with self._lock:
-            return {name: replace(spent) for name, spent in self._spent.items() if spent.times or name != "fetch"}
+            return {name: replace(spent) for name, spent in self._spent.items() if spent.times or name not in SELDOM}
 
     def _ahead_s(self) -> float:
         return sum(self._spent[name].cpu_s for name in AHEAD)
@@ -87,5 +89,6 @@ class StepProfile:
 def overlap(spent: Mapping[str, Spent], cores: int) -> float:
     """How many times as long the steps took as they would with every core at work all the time: the clock's seconds
     over processor seconds a core. 1 is the best there is; NaN without a step."""
-    wall_s, cpu_s = sum(spent[name].wall_s for name in IN_TURN), sum(one.cpu_s for one in spent.values())
+    wall_s = sum(spent[name].wall_s for name in IN_TURN if name in spent)
+    cpu_s = sum(one.cpu_s for one in spent.values())
     return wall_s / (cpu_s / cores) if cpu_s else float("nan")

@@ -11,6 +11,7 @@ from compiler.frameworks import keras, tf
 from models.config.train_config import parse_config
 from models.dense import dense_step
 from models.dense.dense_step import DenseStep
+from models.dense.losses import mean_shares
 from models.pipeline.crew import Crew
 from models.training.defaults import chosen
 from models.training.spec import draft
@@ -34,7 +35,7 @@ def learn(step, x, label, weight=None):
     """(loss, gradient by x, how many parts)"""
     step.ready(len(x))
     step.fill(lambda start, stop, room: np.copyto(room, x[start:stop]))
-    loss, pieces = step.gradients(label, weight)
+    loss, pieces = step.gradients(label, mean_shares(len(label), weight))
     step.move()
     assert [start for start, _ in pieces] == list(itertools.accumulate([0, *(len(p) for _, p in pieces)]))[:-1]
     return loss, np.concatenate([piece for _, piece in pieces]), len(pieces)

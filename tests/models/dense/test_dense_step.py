@@ -8,6 +8,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from compiler.frameworks import keras
 from models.config.train_config import parse_config
 from models.dense.dense_step import DenseStep, _size
+from models.dense.losses import mean_shares
 from models.training.defaults import chosen
 from models.training.spec import draft
 
@@ -32,7 +33,7 @@ def make_step(arch="deepfm", **model):
 def learn(step, x, label):
     step.ready(len(x))
     step.fill(lambda start, stop, room: np.copyto(room, x[start:stop]))
-    loss, _ = step.gradients(label)
+    loss, _ = step.gradients(label, mean_shares(len(label), None))
     step.move()
     return loss
 

@@ -1,0 +1,43 @@
+"""A whole table in training, as those see it who save, publish and overwrite it: its rows may be in one process
+(models.embedding.variable) or shared out over several (models.parallel.gathered_table)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.embedding.admission import Arrays
+from models.embedding.variable import Changes
+
+Int64s = NDArray[np.int64]
+
+
+class TrainedFilter(Protocol):
+    """What of an admission (models.embedding.admission) is saved."""
+
+    def export(self) -> Arrays: ...
+    def changes(self) -> Arrays: ...
+    def restore(self, arrays: Arrays) -> None: ...
+
+
+class TrainedTable(Protocol):
+    """See EmbeddingVariable, whose methods these are."""
+
+    name: str
+    dim: int
+
+    @property
+    def slots_nbytes(self) -> int: ...
+    @property
+    def admission(self) -> TrainedFilter: ...
+    def __len__(self) -> int: ...
+    def changes(self) -> Changes: ...
+    def clear_changed(self) -> None: ...
+    def export(self) -> Changes: ...
+    def pieces(self, rows: int) -> Iterator[Changes]: ...
+    def restore(self, changes: Changes) -> None: ...
+    def mark(self, changes: Changes) -> None: ...
+    def overwrite(self, keys: Int64s, rows: NDArray[np.float32], removed: Int64s, rate: float, step: int) -> None: ...

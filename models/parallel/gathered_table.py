@@ -1,0 +1,141 @@
+"""A whole table whose rows are shared out over processes, as rank 0 saves, publishes and overwrites it.
+
+Gathering. Each process gives its rows in ascending order of ids, with their count and a checksum of every array
+(models.parallel.ranks.send_arrays); they are put together in ascending order of all ids. What comes out is what one
+process with all of the rows would give, to the bit, so files know nothing of processes.
+
+Invariants. No id comes from two processes, and none from one that it does not belong to: Corrupt otherwise. What goes
+out reaches the process that has the id, whatever number of processes it was saved by. Memory of rank 0: what is
+gathered, twice for a moment; a full version of a table takes that for all of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.embedding.id_shards import processes_of
+from models.embedding.variable import Changes, EmbeddingVariable
+from models.parallel.duties import Duty, as_arrays, by_name, named_arrays
+from models.parallel.ranks import Array
+from processor.errors import Corrupt
+
+Int64s = NDArray[np.int64]
+
+
+class Asks(Protocol):
+    """What rank 0 asks all ranks through, its own included."""
+
+    @property
+    def processes(self) -> int: ...
+
+    def ask(
+        self, operation: Duty, number: int = 0, given: Sequence[Sequence[Array]] | None = None
+    ) -> list[list[Array]]:
+        """What each rank gives back. given: arrays for each."""
+        ...
+
+
+class GatheredTable:
+    """See EmbeddingVariable, whose methods these are."""
+
+    def __init__(self, ranks: Asks, number: int, own: EmbeddingVariable) -> None:
+        """number: of the table among all. own: what of it is in this process."""
+        self._ranks, self._number, self._own = ranks, number, own
+        self.name, self.dim = own.name, own.dim
+        self.admission = GatheredFilter(ranks, number)
+
+    @property
+    def slots_nbytes(self) -> int:
+        return self._own.slots_nbytes
+
+    def __len__(self) -> int:
+        return sum(int(lengths[self._number]) for (lengths,) in self._ranks.ask(Duty.LENGTHS))
+
+    def export(self) -> Changes:
+        return self._gathered(Duty.EXPORT)
+
+    def changes(self) -> Changes:
+        return self._gathered(Duty.CHANGES)
+
+    def clear_changed(self) -> None:
+        self._ranks.ask(Duty.CLEAR_CHANGED, self._number)
+
+    def pieces(self, rows: int) -> Iterator[Changes]:
+        whole, nothing = self.export(), np.empty(0, np.int64)
+        for first in range(0, len(whole.keys), rows):
+            *parts, _ = as_arrays(whole)
+            yield Changes(*[*(part[first : first + rows] for part in parts), nothing])
+
+    def restore(self, changes: Changes) -> None:
+        self._ranks.ask(Duty.RESTORE, self._number, self._shared_out(changes))
+
+    def mark(self, changes: Changes) -> None:
+        self._ranks.ask(Duty.MARK, self._number, self._shared_out(changes))
+
+    def overwrite(self, keys: Int64s, rows: NDArray[np.float32], removed: Int64s, rate: float, step: int) -> None:
+        numbers = [np.array([rate]), np.array([step])]
+        owners, gone = (processes_of(ids, self._ranks.processes) for ids in (keys, removed))
+        each = range(self._ranks.processes)
+        given = [[keys[owners == to], rows[owners == to], removed[gone == to], *numbers] for to in each]
+        self._ranks.ask(Duty.OVERWRITE, self._number, given)
+
+    def _gathered(self, operation: Duty) -> Changes:
+        given = [Changes(*arrays) for arrays in self._ranks.ask(operation, self._number)]
+        for of, each in enumerate(given):
+            for ids in (each.keys, each.removed):
+                if (processes_of(ids, len(given)) != of).any():
+                    raise Corrupt(f"table {self.name!r}: process {of} has given ids of another one")
+        *parts, removed = (np.concatenate(each) for each in zip(*map(as_arrays, given)))
+        order = np.argsort(parts[0], kind="stable")
+        if (np.diff(parts[0][order]) == 0).any():
+            raise Corrupt(f"table {self.name!r}: an id has come twice")
+        return Changes(*[*(part[order] for part in parts), np.sort(removed)])
+
+    def _shared_out(self, changes: Changes) -> list[list[Array]]:
+        owners, gone = (processes_of(ids, self._ranks.processes) for ids in (changes.keys, changes.removed))
+        *parts, removed = as_arrays(changes)
+        each = range(self._ranks.processes)
+        return [[*(part[owners == to] for part in parts), removed[gone == to]] for to in each]
+
+
+class GatheredFilter:
+    """The admission filter of such a table."""
+
+    def __init__(self, ranks: Asks, number: int) -> None:
+        self._ranks, self._number = ranks, number
+
+    def export(self) -> Mapping[str, Array]:
+        return self._gathered(Duty.FILTER)
+
+    def changes(self) -> Mapping[str, Array]:
+        return self._gathered(Duty.FILTER_CHANGES)
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        if "keys" in arrays:
+            owners, gone = (processes_of(arrays[part], self._ranks.processes) for part in ("keys", "removed"))
+            given = [
+                {
+                    "keys": arrays["keys"][owners == to],
+                    "counts": arrays["counts"][owners == to],
+                    "removed": arrays["removed"][gone == to],
+                }
+                for to in range(self._ranks.processes)
+            ]
+        else:
+            # Counters by shard: each process takes those of its own.
+            given = [dict(arrays)] * self._ranks.processes
+        self._ranks.ask(Duty.RESTORE_FILTER, self._number, [named_arrays(each) for each in given])
+
+    def _gathered(self, operation: Duty) -> Mapping[str, Array]:
+        given = [by_name(arrays) for arrays in self._ranks.ask(operation, self._number)]
+        # Shards follow one another in the order of ranks.
+        whole = {name: np.concatenate([each[name] for each in given]) for name in given[0]}
+        if "keys" in whole:
+            order = np.argsort(whole["keys"], kind="stable")
+            whole |= {name: whole[name][order] for name in ("keys", "counts")}
+            whole["removed"] = np.sort(whole["removed"])
+        return whole

@@ -1,0 +1,124 @@
+"""Kernels of a step that several processes take together. All run without the GIL and are deterministic."""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+
+from models.embedding.kernels import AHEAD, ask_for_entries, shard_of
+from processor.kernels.index import BLOCK, EMPTY, probe_from
+from processor.kernels.pointers import load_i64, prefetch, store_i64
+
+_I64 = nb.types.Array(nb.int64, 1, "A", readonly=True)
+_F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
+
+
+@nb.njit(
+    nb.int64(
+        nb.int64,
+        nb.int64,
+        _I64,
+        nb.int64,
+        nb.int64,
+        nb.int64[::1],
+        nb.int64[::1],
+        nb.int64[:, ::1],
+        nb.int64[::1],
+        nb.int64[::1],
+    ),
+    cache=True,
+    nogil=True,
+)
+def distinct(address, capacity, ids, shards, processes, found, times, scratch, refs, ends):
+    """found: the distinct ids, by process (models.embedding.id_shards), of one in the order in which they came; times:
+    how often each has come; refs[i]: where ids[i] stands among them; ends [processes + 1]: where those of a process
+    begin. Returns how many there are.
+
+    address, capacity: of an empty index with room for all, which says where each stands then. scratch: int64 [4, n].
+    """
+    starts = np.empty(BLOCK, np.int64)
+    entries, first_ids, owners, places = scratch[0], scratch[1], scratch[2], scratch[3]
+    count = 0
+    ends[:] = 0
+    for first in range(0, len(ids), BLOCK):
+        for i in range(ask_for_entries(address, capacity, ids, first, starts)):
+            key = ids[first + i]
+            e = probe_from(address, capacity, key, starts[i])
+            if e < 0:
+                e = -1 - e
+                store_i64(address + 16 * e, key)
+                store_i64(address + 16 * e + 8, count)
+                entries[count], first_ids[count] = e, key
+                owners[count] = shard_of(key, shards) * processes // shards
+                places[count] = 0
+                ends[owners[count] + 1] += 1
+                count += 1
+            at = load_i64(address + 16 * e + 8)
+            refs[first + i] = at
+            places[at] += 1
+    for p in range(processes):
+        ends[p + 1] += ends[p]
+    for n in range(count):
+        at = ends[owners[n]]
+        ends[owners[n]] += 1
+        found[at], times[at] = first_ids[n], places[n]
+        places[n] = at
+        store_i64(address + 16 * entries[n] + 8, at)
+    for p in range(processes, 0, -1):
+        ends[p] = ends[p - 1]
+    ends[0] = 0
+    for i in range(len(ids)):
+        refs[i] = places[refs[i]]
+    return count
+
+
+@nb.njit(nb.void(nb.int64, _I64), cache=True, nogil=True)
+def clear(address, entries):
+    """Empties entries of an index that are all it has."""
+    for e in entries:
+        store_i64(address + 16 * e + 8, EMPTY)
+
+
+@nb.njit(
+    nb.int64(
+        _I64,
+        _I64,
+        _F32_2,
+        nb.int64,
+        nb.int64,
+        nb.int32[::1],
+        nb.int64[::1],
+        nb.float32[:, ::1],
+        nb.int64[::1],
+        nb.int64,
+    ),
+    cache=True,
+    nogil=True,
+)
+def add_up(refs, times, gradients, part, parts, place, touched, sums, met, count):
+    """Adds one process' gradients [n, dim] to those of rows refs [n], each read `times` times by it; returns how many
+    rows there are now.
+
+    A row that was not read, or has no number, is left out. Only rows whose number is `part` modulo `parts` are added
+    to. place, touched, sums, met, count: as of models.embedding.kernels.accumulate.
+    """
+    for i in range(len(refs)):
+        if i + AHEAD < len(refs) and refs[i + AHEAD] >= 0:
+            prefetch(place.ctypes.data + 4 * refs[i + AHEAD])
+        ref = refs[i]
+        if ref < 0 or times[i] == 0 or (parts > 1 and ref % parts != part):
+            continue
+        at = place[ref]
+        if at < 0:
+            at = count
+            place[ref] = at
+            touched[at] = ref
+            met[at] = times[i]
+            count += 1
+            for j in range(sums.shape[1]):
+                sums[at, j] = gradients[i, j]
+            continue
+        met[at] += times[i]
+        for j in range(sums.shape[1]):
+            sums[at, j] += gradients[i, j]
+    return count

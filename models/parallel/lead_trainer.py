@@ -1,0 +1,173 @@
+"""Rank 0's trainer: to the run, its checkpoints and its chain it is a Trainer like any other, with whole tables.
+
+Each of its methods announces an operation and does this rank's share of it (models.parallel.duties). Batches go to the
+others when they are transformed, ahead of when they are learned, on a channel of their own; what is learned or scored
+is named by the batch's number.
+
+Invariants. One operation at a time, whatever threads ask. Numbers of batches rise, and batches are learned in their
+order, some never. Weights that the run has put into the network, from a checkpoint say, are in every process before the
+next batch is learned or scored. close() ends all ranks, and is called whatever happens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.config.model_section import ONE_LABEL, NetworkConfig
+from models.config.table_sections import TableConfig
+from models.config.train_section import TrainSettings
+from models.data.source import Batch
+from models.dense.losses import mean_shares
+from models.parallel.batch_slices import encoded, slice_of
+from models.parallel.duties import DUTIES, Duty, Order, announce
+from models.parallel.gathered_table import GatheredTable
+from models.parallel.rank_trainer import NO_ROWS, RankTrainer
+from models.parallel.ranks import Array, Bytes, Ranks, receive_arrays
+from models.pipeline.ahead import Ahead
+from models.training.trainer import BoundBatch
+from processor.columns import Column
+from processor.package.manifest import Manifest
+
+Float32s = NDArray[np.float32]
+NUMBER_NBYTES, NO_MORE = 8, 0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBatch(BoundBatch):
+    """bound: this rank's rows alone, with their labels and shares. number: by which the others know theirs."""
+
+    label: Float32s
+    share: Float32s
+    number: int
+
+
+class LeadTrainer(RankTrainer):
+    """The trainer of rank 0. ranks: for operations; batches: for what is ahead of them."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        batches: Ranks,
+        manifest: Manifest,
+        settings: TrainSettings,
+        network: NetworkConfig = ONE_LABEL,
+        fusion: Mapping[str, str] | None = None,
+        tables: Mapping[str, TableConfig] | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        """See Trainer."""
+        super().__init__(ranks, manifest, settings, network, fusion, tables, scratch)
+        self.tables = {name: GatheredTable(self, n, table) for n, (name, table) in enumerate(self.own.items())}
+        # Of single processes, who tell nobody.
+        self.tiers = {}
+        self.batches, self._numbered = batches, 0
+        self._turn, self._numbering = threading.RLock(), threading.Lock()
+        self._told: tuple[Any, int] = (None, 0)
+        self._inputs = [i.name for i in manifest.inputs]
+
+    @property
+    def processes(self) -> int:
+        return self.ranks.size
+
+    def transform(self, batch: Batch) -> SharedBatch:
+        """Shares the rows of a batch out, and binds those of this rank; any thread may."""
+        with self.profile.timed("transform"):
+            rows, share = len(batch), mean_shares(len(batch), batch.weight)
+            slices = [slice_of(rows, to, self.processes) for to in range(self.processes)]
+            messages = [encoded(batch.columns, self._inputs, batch.label, share, *s) for s in slices[1:]]
+            with self._numbering:
+                self._numbered += 1
+                number = self._numbered
+                for to, message in enumerate(messages, 1):
+                    self.batches.post(to, _numbered(number, message))
+            own = batch.slice(*slices[0])
+            bound = self.plan.bind(own.columns) if len(own) else NO_ROWS
+            return SharedBatch(batch, bound, own.label, share[: len(own)], number)
+
+    def in_stretches(self, items: Ahead, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]) -> Ahead:
+        """The items: rows on disk are read when a batch names them."""
+        return items
+
+    def learn(self, given: Batch | BoundBatch) -> float:
+        work = given if isinstance(given, SharedBatch) else self.transform(_batch(given))
+        with self._turn:
+            self._announce_batch(Duty.LEARN, work)
+            return self.learn_own(work.bound, work.label, work.share)
+
+    def score(self, given: Mapping[str, Column] | BoundBatch) -> Float32s:
+        work = self._shared(given)
+        with self._turn:
+            self._announce_batch(Duty.SCORE, work)
+            scores = [self.score_own(work.bound), *self._given_back()]
+            return np.concatenate([each for each in scores if len(each)])
+
+    def pool(self, given: Mapping[str, Column] | BoundBatch) -> Float32s:
+        work = self._shared(given)
+        with self._turn:
+            self._announce_batch(Duty.POOL, work)
+            return np.concatenate([self.pool_own(work.bound), *self._given_back()])
+
+    def evict(self) -> int:
+        return sum(int(count[0]) for (count,) in self.ask(Duty.EVICT))
+
+    def clear(self) -> None:
+        self.ask(Duty.CLEAR)
+
+    def ask(
+        self, operation: Duty, number: int = 0, given: Sequence[Sequence[Array]] | None = None
+    ) -> list[list[Array]]:
+        """See models.parallel.gathered_table.Asks."""
+        with self._turn:
+            announce(self.ranks, Order(operation, self.steps, number), given)
+            own = DUTIES[operation](self, number, list(given[0]) if given is not None else [])
+            return [own, *(receive_arrays(self.ranks, of) for of in range(1, self.processes))]
+
+    def close(self, failed: str = "") -> None:
+        """Ends all ranks; failed: why, where the run did not come to its end."""
+        if failed:
+            self.ranks.fail(failed)
+            return
+        announce(self.ranks, Order(Duty.END, self.steps))
+        for to in range(1, self.processes):
+            self.batches.send(to, _numbered(NO_MORE, np.empty(0, np.uint8)))
+
+    def _shared(self, given: Mapping[str, Column] | BoundBatch) -> SharedBatch:
+        if isinstance(given, SharedBatch):
+            return given
+        if isinstance(given, BoundBatch):
+            return self.transform(given.batch)
+        labels = len(self.dense.arch.outputs)
+        rows = self.plan.bind(given).rows
+        label = np.zeros((rows, labels) if labels > 1 else rows, np.float32)
+        return self.transform(Batch(dict(given), label, None, 0))
+
+    def _announce_batch(self, operation: Duty, work: SharedBatch) -> None:
+        state = self.dense.state
+        if self._told != (state, state.assigned):
+            self._told = state, state.assigned
+            self.ask(Duty.NETWORK, 0, [state.arrays()] * self.processes)
+            self._told = state, state.assigned
+        announce(self.ranks, Order(operation, self.steps, work.number))
+
+    def _given_back(self) -> list[Float32s]:
+        return [receive_arrays(self.ranks, of)[0] for of in range(1, self.processes)]
+
+
+def _batch(given: Batch | BoundBatch) -> Batch:
+    return given.batch if isinstance(given, BoundBatch) else given
+
+
+def _numbered(number: int, message: Bytes) -> Bytes:
+    return np.concatenate([np.array([number], np.int64).view(np.uint8), message])
+
+
+def unnumbered(message: Bytes) -> tuple[int, Bytes]:
+    """A batch's number, and its slice (models.parallel.batch_slices)."""
+    return int(message[:NUMBER_NBYTES].view(np.int64)[0]), message[NUMBER_NBYTES:]

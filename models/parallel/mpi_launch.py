@@ -1,0 +1,132 @@
+"""`freshet train --processes N`: N of the same command under mpiexec, and what became of them in one line.
+
+This process does nothing but wait. Whatever rank 0 writes goes through as it is; mpiexec's own words about processes
+that died are replaced by one line. When a process dies mpiexec ends all others; so it does when it is told to stop, and
+when this process is killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from models.parallel.roll import SOCKET, Roll
+from processor.errors import BadInput
+from processor.extras import how_to_install
+
+BANNER = re.compile(r"=+\s*")
+DEAD = re.compile(r"=\s+PID ([0-9]+) RUNNING AT .*")
+STATUS = re.compile(r"=\s+EXIT CODE: ([0-9]+)\s*")
+GOES_ON = "the same command goes on from the last checkpoint"
+PARENT_DIED = 1
+"""prctl's PR_SET_PDEATHSIG."""
+
+
+class Relay:
+    """What mpiexec writes: passes on what is rank 0's, and keeps the process and the status that mpiexec's own words
+    about a death name."""
+
+    def __init__(self, out: IO[str]) -> None:
+        self._out, self._ended = out, False
+        self.pid = self.status = 0
+
+    def line(self, text: str) -> None:
+        if BANNER.fullmatch(text) or self._ended:
+            self._ended = True
+            if match := DEAD.match(text):
+                self.pid = int(match[1])
+            elif match := STATUS.match(text):
+                self.status = int(match[1])
+        else:
+            self._out.write(text)
+            self._out.flush()
+
+
+def launch(processes: int, command: Sequence[str]) -> int:
+    """Runs so many of a command; the exit status. Raises BadInput where there is no MPI."""
+    if find_spec("mpi4py") is None:
+        raise BadInput(f"--processes: mpi4py wanted, which is not installed: {how_to_install('mpi')}")
+    relay, told = Relay(sys.stdout), list[int]()
+    libc = ctypes.CDLL(None)
+    with (
+        Roll() as roll,
+        subprocess.Popen(
+            [mpiexec(), "-n", str(processes), *command],
+            env={**os.environ, SOCKET: str(roll.path)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            bufsize=1,
+            # Ctrl-C comes here alone.
+            start_new_session=True,
+            preexec_fn=lambda: libc.prctl(PARENT_DIED, signal.SIGTERM) and None,
+        ) as started,
+    ):
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            told.append(number)
+            started.terminate()
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            assert started.stdout is not None
+            assert started.stderr is not None
+            errors = threading.Thread(target=_copy, args=(started.stderr, sys.stderr, told))
+            errors.start()
+            for text in started.stdout:
+                relay.line(text)
+            errors.join()
+            status = started.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if told:
+        print(f"freshet: stopped by {signal.Signals(told[0]).name}; {GOES_ON}", file=sys.stderr)
+        return 128 + told[0]
+    if status == 0 or roll.failed is not None:
+        return roll.failed or 0
+    died = roll.gone[0] if roll.gone else None
+    # Of who died first mpiexec may not say the signal; one that leaves no core behind is nearly always this.
+    known = died is None or relay.pid == roll.pids[died]
+    by = relay.status if known else int(signal.SIGKILL)
+    print(f"freshet: {death(died, by, processes)}; {GOES_ON}", file=sys.stderr)
+    return 128 + by if by else status
+
+
+def _copy(source: IO[str], target: IO[str], told: list[int]) -> None:
+    for text in source:
+        if not text.startswith(("[mpiexec@", "[proxy:")) and not told:
+            target.write(text)
+            target.flush()
+
+
+def death(rank: int | None, number: int, processes: int) -> str:
+    """What is said of it. rank: None where nobody had come so far; number: of the signal, 0 where there was none."""
+    which = f"a process of {processes}" if rank is None else f"process {rank} of {processes}"
+    if number == 0:
+        return f"{which} ended, and all others with it"
+    known = number in signal.valid_signals()
+    how = f"signal {number} ({signal.Signals(number).name})" if known else f"status {number}"
+    return f"{which} ended by {how}, and all others with it"
+
+
+def mpiexec() -> str:
+    """The one that was installed with this Python, or else the first in PATH."""
+    found = shutil.which("mpiexec", path=sysconfig.get_path("scripts")) or shutil.which("mpiexec")
+    if found is None:
+        raise BadInput(f"--processes: an MPI wanted, found no mpiexec: {how_to_install('mpi')}")
+    return str(Path(found))

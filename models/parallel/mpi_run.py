@@ -1,0 +1,68 @@
+"""A process that MPI has started, in its role: rank 0 trains, as `freshet train` does, the others do their duties.
+
+Only rank 0 writes to the terminal. It ends with the run's own status: a rank that could not go on has told it why, and
+it says so in one line. No other rank ends before it (models.parallel.rank_loop).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from models.parallel.ranks import Failed
+from models.parallel.roll import Present
+from processor.errors import FreshetError
+
+SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+OURS, OTHERS = 2, 1
+"""The statuses of a command that ends with an error of ours, in one line, or with any other."""
+ENDED_S = 60.0
+"""By then rank 0 has said why, and MPI has ended whoever is left."""
+
+
+def started_by_mpi() -> bool:
+    """Whether this is one of several."""
+    return any(os.environ.get(name, "1") != "1" for name in SIZES)
+
+
+def take_part(train: Callable[[Callable[..., object] | None], None]) -> None:
+    """Does what this process is to do; train(make): of rank 0, where make is what makes its trainer, as Trainer() does.
+    None where it is alone."""
+    from models.parallel.mpi_ranks import MpiRanks
+
+    ranks = MpiRanks()
+    present = Present(ranks.rank)
+    if ranks.size == 1:
+        train(None)
+        return
+    batches = ranks.channel()
+    ranks.share_cores()
+    from models.parallel.rank_loop import Lead, serve
+
+    if ranks.rank:
+        _mute()
+        try:
+            serve(ranks, batches)
+        except Failed:
+            time.sleep(ENDED_S)
+            sys.exit(2)
+    else:
+        lead = Lead(ranks, batches)
+        try:
+            train(lead)
+        except BaseException as error:
+            present.failing(OURS if isinstance(error, FreshetError) else OTHERS)
+            lead.close(str(error) or type(error).__name__)
+            raise
+        lead.close()
+    ranks.end()
+    present.close()
+
+
+def _mute() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    sys.stdout.flush()
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)

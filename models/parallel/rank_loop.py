@@ -1,0 +1,174 @@
+"""The ranks but rank 0: each makes the trainer that it is told to make, and does its duties until the end.
+
+Batches arrive on a channel and in a thread of their own, where they are transformed, ahead of when they are learned.
+
+Invariants. A batch that has arrived is kept until one is asked for whose number is more than KEPT higher. An error of
+a rank is told to all, and so to rank 0, whose error it becomes; nobody waits for a rank that has failed. A rank does
+not end before rank 0 does, as the end of any process ends all: after an error it waits to be ended.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.config.model_section import ONE_LABEL, NetworkConfig
+from models.config.table_sections import TableConfig
+from models.config.train_section import TrainSettings
+from models.parallel.batch_slices import decoded
+from models.parallel.duties import DUTIES, Duty, hear
+from models.parallel.lead_trainer import NO_MORE, LeadTrainer, unnumbered
+from models.parallel.rank_trainer import NO_ROWS, RankTrainer
+from models.parallel.ranks import Failed, Ranks, receive_arrays, send_arrays
+from processor.errors import FreshetError
+from processor.features.plan import BoundRequest
+from processor.package.manifest import Manifest
+
+Float32s = NDArray[np.float32]
+Arrived = tuple[BoundRequest, Float32s, Float32s]
+
+KEPT = 8
+"""Batches before the one that was asked for last: those that were read ahead of it are asked for after it."""
+
+
+class ArrivingBatches:
+    """This rank's slices of batches, bound, by number."""
+
+    def __init__(self, batches: Ranks, trainer: RankTrainer) -> None:
+        self._batches, self._trainer = batches, trainer
+        self._names = [i.name for i in trainer.manifest.inputs]
+        self._changed, self._arrived = threading.Condition(), dict[int, Arrived | FreshetError]()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._receive, name="batches", daemon=True)
+        self._thread.start()
+
+    def take(self, number: int) -> Arrived:
+        """The batch of that number, once it is there; raises what was wrong with it."""
+        with self._changed:
+            self._changed.wait_for(lambda: number in self._arrived or self._error is not None)
+            if number not in self._arrived:
+                raise self._error or Failed(f"batch {number} is gone")
+            for before in [other for other in self._arrived if other < number - KEPT]:
+                del self._arrived[before]
+            found = self._arrived[number]
+        if isinstance(found, FreshetError):
+            raise found
+        return found
+
+    def close(self) -> None:
+        """Waits until rank 0 has said that no more come."""
+        self._thread.join()
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                number, message = unnumbered(self._batches.receive(0))
+                if number == NO_MORE:
+                    return
+                try:
+                    arrived: Arrived | FreshetError = self._bound(message)
+                except FreshetError as error:
+                    arrived = error
+                with self._changed:
+                    self._arrived[number] = arrived
+                    self._changed.notify_all()
+        except Exception as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _bound(self, message: NDArray[np.uint8]) -> Arrived:
+        with self._trainer.profile.timed("transform"):
+            columns, label, share = decoded(message, self._names)
+            return self._trainer.plan.bind(columns) if len(label) else NO_ROWS, label, share
+
+
+class Lead:
+    """Makes rank 0's trainer, as TrainingRun makes one, and has all others make theirs."""
+
+    def __init__(self, ranks: Ranks, batches: Ranks) -> None:
+        self._ranks, self._batches = ranks, batches
+        self.trainer: LeadTrainer | None = None
+
+    def __call__(
+        self,
+        manifest: Manifest,
+        settings: TrainSettings,
+        network: NetworkConfig = ONE_LABEL,
+        fusion: Mapping[str, str] | None = None,
+        tables: Mapping[str, TableConfig] | None = None,
+        scratch: Path | None = None,
+    ) -> LeadTrainer:
+        told = {
+            "settings": asdict(settings),
+            "network": asdict(network),
+            "fusion": dict(fusion or {}),
+            "tables": {name: asdict(table) for name, table in (tables or {}).items()},
+            "scratch": str(scratch or ""),
+        }
+        described = [np.frombuffer(part, np.uint8) for part in (manifest.to_json(), json.dumps(told).encode())]
+        for to in range(1, self._ranks.size):
+            send_arrays(self._ranks, to, described)
+        self.trainer = LeadTrainer(self._ranks, self._batches, manifest, settings, network, fusion, tables, scratch)
+        return self.trainer
+
+    def close(self, failed: str = "") -> None:
+        """Ends all ranks; failed: why, where the run did not come to its end."""
+        if self.trainer is not None:
+            self.trainer.close(failed)
+        else:
+            self._ranks.fail(failed or "nothing to train")
+
+
+def serve(ranks: Ranks, batches: Ranks) -> None:
+    """A rank's whole life but rank 0's. Raises Failed where another rank, or this one, could not go on."""
+    try:
+        trainer = _made(ranks)
+        arriving = ArrivingBatches(batches, trainer)
+        while True:
+            order, given = hear(ranks)
+            trainer.steps = order.steps
+            if order.operation == Duty.END:
+                arriving.close()
+                return
+            if order.operation in DUTIES:
+                send_arrays(ranks, 0, DUTIES[order.operation](trainer, order.number, given))
+                continue
+            bound, label, share = arriving.take(order.number)
+            if order.operation == Duty.LEARN:
+                trainer.learn_own(bound, label, share)
+            elif order.operation == Duty.SCORE:
+                send_arrays(ranks, 0, [trainer.score_own(bound)])
+            else:
+                send_arrays(ranks, 0, [trainer.pool_own(bound)])
+    except Failed:
+        raise
+    except Exception as error:
+        line = (
+            str(error) if isinstance(error, FreshetError) else f"process {ranks.rank}: {type(error).__name__}: {error}"
+        )
+        ranks.fail(line)
+        raise Failed(line) from error
+
+
+def _made(ranks: Ranks) -> RankTrainer:
+    described, told = (part.tobytes() for part in receive_arrays(ranks, 0))
+    manifest, raw = Manifest.from_json(described), json.loads(told)
+    network = raw["network"] | {key: tuple(raw["network"][key]) for key in ("labels", "label_weights")}
+    scratch = Path(raw["scratch"])
+    return RankTrainer(
+        ranks,
+        manifest,
+        TrainSettings(**raw["settings"]),
+        NetworkConfig(**network),
+        raw["fusion"],
+        {name: TableConfig(**table) for name, table in raw["tables"].items()},
+        # On another machine there may be no such folder.
+        scratch if raw["scratch"] and scratch.is_dir() else None,
+    )

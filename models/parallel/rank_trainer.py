@@ -1,0 +1,352 @@
+"""A process' share of a step that several take together: HybridBackend's synchronous hybrid parallelism.
+
+Rows of a batch are shared out, and so are the rows of every table, by shard of their ids (models.embedding.id_shards);
+every process has the whole network. A step is that of one process on the whole batch, but for the order in which
+floats are added up:
+
+ids         of its rows of the batch, each once, go to who has them, with how often each has come; there the rows are
+            found or made, ids counted for admission by all that have come in the batch
+rows        come back; what has no row reads zeros. The network computes its own rows of the batch, each with its share
+            of the whole batch's loss
+gradients   of rows go back, each row's added up; those of the network piece by piece to one process a piece
+totals      of these pieces go to all. Gradients of a row, or of a weight, are added up in the order of ranks; then a
+            row moves once, where it is, and the network by the same step everywhere, to the same bits
+
+Four times each waits for all others: models.parallel.ranks.swap. Every process takes part in every step, with no rows
+of the batch where there are too few. A network's part of one process is summed before it goes, so that a step is a
+function of state, batch, cores and number of processes.
+
+Invariants. The network and its optimizer are the same, to the bit, in every process after every step. A row is in one
+process. Numbers of rows that _asked names are good from the look-up to the update of a step: rows settle before it.
+Rows on disk are read when a batch names them, not ahead: whose they are is known no sooner. Cost: docs/processes.md.
+
+Refused: networks whose rows see one another, as each sees the rows of one process alone; to overlap a step's exchange
+with the step before it, for what a batch reads is what the batch before it has written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.config.model_section import ONE_LABEL, NetworkConfig
+from models.config.table_sections import TableConfig
+from models.config.train_section import TrainSettings
+from models.dense.batch_part import Write
+from models.embedding import kernels
+from models.embedding.id_shards import SHARDS
+from models.parallel import id_kernels
+from models.parallel.batch_ids import BatchIds
+from models.parallel.number_wire import NumberMessage, from_wire, to_wire
+from models.parallel.ranks import Array, Bytes, Ranks, packed, unpacked
+from models.training.trainer import FEW_IDS, Pieces, Trainer
+from processor.errors import BadInput
+from processor.features.plan import BoundRequest
+from processor.package.manifest import Manifest
+from processor.tables.table import descriptors
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+
+NOTHING, NO_TIMES, NO_SUMS = np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.float32)
+NO_ROWS = BoundRequest(0, 0, b"", ())
+TENDED_STEPS = 64
+"""Logs of rows on disk are compacted once in so many steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Row numbers of the ids that processes have asked a table of this one for; ends [processes + 1]: where those of
+    each begin."""
+
+    refs: Int64s
+    ends: Int64s
+
+
+class RankTrainer(Trainer):
+    """A Trainer that has its share of every table, and does its share of what rank 0's announces: the methods called
+    _own, of which all ranks call the first three at once. What a run asks of a Trainer it asks of rank 0's
+    (models.parallel.lead_trainer)."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        manifest: Manifest,
+        settings: TrainSettings,
+        network: NetworkConfig = ONE_LABEL,
+        fusion: Mapping[str, str] | None = None,
+        tables: Mapping[str, TableConfig] | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        """See Trainer. Raises BadInput for a network whose rows see one another."""
+        if ranks.size > SHARDS:
+            raise BadInput(f"processes: at most {SHARDS:,} wanted, got {ranks.size:,}")
+        super().__init__(manifest, settings, network, fusion, tables, scratch, ranks.rank, ranks.size)
+        if not self.dense.rows_are_alone:
+            raise BadInput(
+                "model: a network and a loss that see each row by itself wanted with several processes; statistics or"
+                " losses over a batch take one process"
+            )
+        self.ranks = ranks
+        self._ids = {name: BatchIds(name, table.dim, ranks.size) for name, table in self.own.items()}
+        self._asked: dict[str, Asked] = {}
+        # By process, where its ids are in each table's.
+        self._parts: list[list[slice]] = []
+
+    def learn_own(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
+        """A step on a batch of which these rows are here, each with its share of the loss; the whole batch's loss."""
+        return self._step(bound, label, share)
+
+    def score_own(self, bound: BoundRequest) -> Float32s:
+        """Scores of these rows of a batch, as Trainer.score() gives them."""
+        self._begin(bound)
+        self._fetch(insert=False)
+        if not bound.rows:
+            return np.zeros(0, np.float32)
+        with self._pooling(bound) as write:
+            return self.dense.score(bound.rows, write)
+
+    def pool_own(self, bound: BoundRequest) -> Float32s:
+        """The dense input of these rows of a batch."""
+        self._begin(bound)
+        self._fetch(insert=False)
+        return self._pooled(bound)
+
+    def evict_own(self) -> int:
+        """Removes the rows here that no table keeps any longer; returns how many."""
+        return super().evict()
+
+    def clear_own(self) -> None:
+        """Gives up every row here."""
+        super().clear()
+
+    def _step(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
+        if bound.rows:
+            self.dense.ready(bound.rows)
+        alone = bound.ids < FEW_IDS
+        with self.profile.timed("look up"):
+            for table in self.own.values():
+                table.settle()
+            refs = self._begin(bound)
+        self._fetch(insert=True)
+        with self.profile.timed("look up"), self._pooling(bound) as write:
+            if bound.rows:
+                self.dense.fill(write, alone)
+        loss, grads = 0.0, list[tuple[int, Float32s]]()
+        with self.profile.timed_process("step"):
+            self._set_rates(self.steps)
+            if bound.rows:
+                loss, grads = self.dense.gradients(label, share)
+        self.steps += 1
+        with self.profile.timed("update"):
+            for ids in self._ids.values():
+                ids.begin_gradients()
+            self._crew.run(self._additions(bound, refs, grads), alone)
+        loss, messages = self._exchange_gradients(loss, bool(bound.rows))
+        with self.profile.timed("update"):
+            self._crew.run([self.dense.move, *self._own_moves(messages)], alone)
+        if self.steps % TENDED_STEPS == 0:
+            for table in self.own.values():
+                if table.tiers is not None:
+                    table.tiers.tend()
+        return loss
+
+    # Ids and rows.
+
+    def _begin(self, bound: BoundRequest) -> dict[int, Int64s]:
+        """Takes the ids of the rows; where the values of each feature stand among its table's."""
+
+        def begin(name: str) -> list[tuple[int, Int64s]]:
+            if not bound.rows:
+                self._ids[name].begin(np.empty(0, np.int64))
+                return []
+            rows, values = zip(*self._values(name, bound))
+            if len(values) == 1:
+                return [(rows[0], self._ids[name].begin(values[0]))]
+            refs = self._ids[name].begin(np.concatenate(values))
+            return list(zip(rows, np.split(refs, np.cumsum([len(ids) for ids in values])[:-1])))
+
+        found = self._crew.run([partial(begin, name) for name in self._ids], bound.ids < FEW_IDS)
+        ends = [ids.ends.tolist() for ids in self._ids.values()]
+        self._parts = [[slice(*each[p : p + 2]) for each in ends] for p in range(self.ranks.size)]
+        return dict(item for table in found for item in table)
+
+    def _fetch(self, insert: bool) -> None:
+        """Gives every id of the batch its row. insert: those without one get one, where they are admitted."""
+        with self.profile.timed("look up"):
+            asks = [self._ask(to, insert) for to in range(self.ranks.size)]
+        with self.profile.timed("exchange"):
+            asked = self.ranks.swap(asks)
+        with self.profile.timed("look up"):
+            answers = self._answers(asked, insert)
+        with self.profile.timed("exchange"):
+            answered = self.ranks.swap(answers)
+        with self.profile.timed("look up"):
+            for of, message in enumerate(answered):
+                if of != self.ranks.rank:
+                    numbers, at = from_wire(unpacked(message)), 0
+                    for ids, part in zip(self._ids.values(), self._parts[of]):
+                        rows = ids.rows[part].reshape(-1)
+                        rows[:] = numbers[at : at + len(rows)]
+                        at += len(rows)
+
+    def _ask(self, to: int, insert: bool) -> Bytes:
+        """The ids of all tables that a process has, how many of each table, and how often each has come. What is this
+        process' own does not travel."""
+        if to == self.ranks.rank:
+            return NOTHING
+        tables = list(zip(self._ids.values(), self._parts[to]))
+        counts = np.array([part.stop - part.start for _, part in tables], np.int64)
+        message: list[Array | Sequence[Array]] = [counts, [ids.ids[part] for ids, part in tables]]
+        if insert:
+            message.append([ids.times[part].astype(np.int32) for ids, part in tables])
+        return packed(message)
+
+    def _answers(self, asked: Sequence[Bytes], insert: bool) -> list[Bytes]:
+        """The rows that others have asked for; those of this process are in their place."""
+        here = self.ranks.rank
+        keys, times = list[list[Int64s]](), list[list[Array]]()
+        for of, message in enumerate(asked):
+            if of == here:
+                tables = list(zip(self._ids.values(), self._parts[of]))
+                keys.append([ids.ids[part] for ids, part in tables])
+                times.append([ids.times[part] for ids, part in tables])
+                continue
+            counts, ids_of_all, *times_of_all = unpacked(message)
+            ends = np.cumsum(counts)[:-1]
+            keys.append(np.split(ids_of_all, ends))
+            times += [np.split(each, ends) for each in times_of_all]
+        dims = [table.dim for table in self.own.values()]
+        messages = [
+            NumberMessage(
+                [] if to == here else [len(ids) * dim for ids, dim in zip(keys[to], dims)], self.settings.wire
+            )
+            for to in range(self.ranks.size)
+        ]
+
+        def answer(number: int, name: str) -> None:
+            table, wanted = self.own[name], [each[number] for each in keys]
+            ends = np.cumsum([0, *map(len, wanted)])
+            with table.reading():
+                if insert:
+                    come = np.concatenate([each[number] for each in times], dtype=np.int64)
+                    refs = table.insert(np.concatenate(wanted), come)
+                else:
+                    refs = table.find(np.concatenate(wanted))
+                for to, (first, last) in enumerate(zip(ends.tolist(), ends[1:].tolist())):
+                    if to == here:
+                        rows = self._ids[name].rows[self._parts[to][number]]
+                    else:
+                        rows = messages[to].parts[number].reshape(-1, table.dim)
+                    table.read(refs[first:last], rows)
+            self._asked[name] = Asked(refs, ends)
+
+        calls = [partial(answer, number, name) for number, name in enumerate(self.own)]
+        self._crew.run(calls, sum(map(len, (ids for each in keys for ids in each))) < FEW_IDS)
+        return [message.packed() for message in messages]
+
+    @contextmanager
+    def _pooling(self, bound: BoundRequest) -> Iterator[Write]:
+        tables = descriptors([ids.descriptor() for ids in self._ids.values()])
+
+        def write(start: int, stop: int, x: Float32s) -> None:
+            counts = np.zeros((max(1, len(self._ids)), 2), np.int64)
+            self.plan.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), x, counts)
+
+        yield write
+
+    # Gradients.
+
+    def _additions(self, bound: BoundRequest, refs: Mapping[int, Int64s], grads: Pieces) -> list[Any]:
+        """Calls that add up the gradients of the batch's ids."""
+        calls: list[Any] = []
+        for name, ids in self._ids.items() if bound.rows else ():
+            values = sum(len(refs[i]) for i, _ in self._readers[name])
+            parts = self._crew.size if values * self._crew.size > bound.ids and values > FEW_IDS else 1
+            into = np.empty(0, np.int64), ids.sums, ids.met
+            for part in range(parts):
+                calls.append(partial(self._add_up, name, ids.place, part, parts, bound, refs, grads, *into))
+        return calls
+
+    def _exchange_gradients(self, loss: float, some: bool) -> tuple[float, list[list[Array]]]:
+        """The loss of the whole batch, and of each process met and sums of the rows it has read here, over all tables;
+        nothing of this one. The network has the whole batch's gradient then. some: whether this one has rows of the
+        batch."""
+        with self.profile.timed("update"):
+            own = self.dense.gradient() if some else np.zeros(self.dense.weights_count, np.float32)
+            cuts = [slice_of_vector(len(own), to, self.ranks.size) for to in range(self.ranks.size)]
+            messages = [self._gradient_message(to, loss, own[cuts[to]]) for to in range(self.ranks.size)]
+        with self.profile.timed("exchange"):
+            given = [unpacked(message) for message in self.ranks.swap(messages)]
+        with self.profile.timed("update"):
+            total, whole_loss = np.array(given[0][1]), float(given[0][0][0])
+            for head, piece, *_ in given[1:]:
+                total += piece
+                whole_loss += float(head[0])
+        with self.profile.timed("exchange"):
+            pieces = self.ranks.swap([total] * self.ranks.size)
+        self.dense.replace_gradient(np.concatenate(pieces).view(np.float32))
+        return whole_loss, [rest for _, _, *rest in given]
+
+    def _gradient_message(self, to: int, loss: float, piece: Float32s) -> Bytes:
+        head = [np.array([loss]), piece]
+        if to == self.ranks.rank:
+            return packed(head)
+        tables = list(zip(self._ids.values(), self._parts[to]))
+        met = [ids.met[part].astype(np.int32) for ids, part in tables]
+        return packed([*head, met, *to_wire([ids.sums[part].reshape(-1) for ids, part in tables], self.settings.wire)])
+
+    def _own_moves(self, messages: Sequence[Sequence[Array]]) -> list[Any]:
+        """Calls that move the rows that are here by all processes' gradients, in the order of ranks."""
+        here, calls = self.ranks.rank, list[Any]()
+        met = [message[0].astype(np.int64) if message else NO_TIMES for message in messages]
+        sums = [from_wire(list(message[1:])) if message else NO_SUMS for message in messages]
+        at = np.zeros((2, self.ranks.size), np.int64)
+        every = sum(int(asked.ends[-1]) for asked in self._asked.values())
+        for number, (name, asked) in enumerate(self._asked_in_order()):
+            counts, (dim, ids) = np.diff(asked.ends), (self.own[name].dim, self._ids[name])
+            given = [
+                (m[i : i + n], s[j : j + n * dim].reshape(-1, dim))
+                for m, s, i, j, n in zip(met, sums, *at.tolist(), counts.tolist())
+            ]
+            given[here] = ids.met[self._parts[here][number]], ids.sums[self._parts[here][number]]
+            at += np.array([counts, counts * dim])
+            rows = int(asked.ends[-1])
+            parts = self._crew.size if rows * self._crew.size > every and rows > FEW_IDS else 1
+            place = self.own[name].place
+            calls += [partial(self._own_move, name, place, part, parts, asked, given) for part in range(parts)]
+        return calls
+
+    def _asked_in_order(self) -> Iterator[tuple[str, Asked]]:
+        """By table, as messages have them."""
+        for name in self.own:
+            yield name, self._asked[name]
+
+    def _own_move(
+        self,
+        name: str,
+        place: NDArray[np.int32],
+        part: int,
+        parts: int,
+        asked: Asked,
+        given: Sequence[tuple[Int64s, Float32s]],
+    ) -> None:
+        touched, sums, met = self._scratch_of(name, part, int(asked.ends[-1]))
+        count, ends = 0, asked.ends.tolist()
+        for (times, gradients), first, last in zip(given, ends, ends[1:]):
+            what = (asked.refs[first:last], times, gradients, part, parts, place, touched, sums, met)
+            count = id_kernels.add_up(*what, count)
+        kernels.forget(place, touched[:count])
+        self._take_step(name, touched[:count], sums[:count], met[:count])
+
+
+def slice_of_vector(size: int, process: int, processes: int) -> slice:
+    """The piece of the network's gradient that a process adds up."""
+    return slice(size * process // processes, size * (process + 1) // processes)

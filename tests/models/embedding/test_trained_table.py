@@ -1,0 +1,17 @@
+"""Both kinds of table are what whoever saves and publishes takes."""
+
+from models.embedding.trained_table import TrainedFilter, TrainedTable
+from models.embedding.variable import EmbeddingVariable
+from models.parallel.gathered_table import GatheredFilter, GatheredTable
+
+
+def methods(protocol):
+    return {name for name in vars(protocol) if not name.startswith("_")} | {"__len__"} & set(vars(protocol))
+
+
+def test_a_table_of_one_process_and_one_of_several_have_all_of_its_methods():
+    for table in (EmbeddingVariable, GatheredTable):
+        missing = {name for name in methods(TrainedTable) if not hasattr(table, name)}
+        # Attributes of each object.
+        assert missing <= {"name", "dim", "admission"}
+    assert all(hasattr(GatheredFilter, name) for name in methods(TrainedFilter))

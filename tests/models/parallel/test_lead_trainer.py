@@ -1,0 +1,98 @@
+"""Rank 0's trainer, as the run and its checkpoints use it."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from models.parallel.rank_loop import Lead
+from models.training.checkpoint import Checkpoints, RunState
+from models.training.trainer import Trainer
+from processor.errors import BadInput
+from tests.models.parallel.fakes import Together, thread_ranks
+from tests.models.parallel.test_rank_trainer import arguments, assert_alike, batches
+from tests.models.training.streams import make_batch
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
+
+
+def test_checkpoints_of_any_number_of_processes_are_restored_by_any_other(tmp_path):
+    given = arguments(optimizer="adam")
+    stream = list(batches(60))
+    with Together(3, *given) as first:
+        saved = Checkpoints(tmp_path)
+        for n, batch in enumerate(stream[:40]):
+            first.learn(batch)
+            if n % 13 == 12:
+                saved.save(first, RunState("", {}))
+        saved.save(first, RunState("", {}))
+        scores = first.score(stream[-1].columns)
+        for processes in (1, 2, 4):
+            if processes == 1:
+                one = Trainer(*given)
+                Checkpoints(tmp_path).restore(one)
+                assert np.allclose(one.score(stream[-1].columns), scores, atol=1e-6)
+                assert_alike(one, first, 0)
+                continue
+            with Together(processes, *given) as second:
+                second.learn(stream[0])
+                Checkpoints(tmp_path).restore(second)
+                assert second.steps == first.steps == 40
+                assert np.allclose(second.score(stream[-1].columns), scores, atol=1e-6)
+                assert_alike(first, second, 0)
+                for batch in stream[40:]:
+                    second.learn(batch)
+                for batch in stream[40:] if processes == 2 else ():
+                    one.learn(batch)
+                assert np.allclose(second.score(stream[-1].columns), one.score(stream[-1].columns), atol=1e-5)
+
+
+def test_batches_that_were_read_ahead_and_never_learned_are_left_out():
+    given = arguments(tables={})
+    one = Trainer(*given)
+    stream = list(batches(12))
+    with Together(2, *given) as many:
+        works = [many.transform(batch) for batch in stream]
+        for n in (1, 4, 5, 11):
+            assert np.allclose(many.score(works[n]), one.score(stream[n].columns), atol=1e-6)
+            assert many.learn(works[n]) == pytest.approx(one.learn(stream[n]), abs=1e-6)
+        assert many.profile.measured()["exchange"].times > 0
+
+
+def test_weights_that_the_run_puts_into_the_network_are_everywhere_before_the_next_batch():
+    given = arguments(tables={})
+    one = Trainer(*given)
+    batch = make_batch(64, 1)
+    with Together(3, *given) as many:
+        for trainer in (one, many):
+            trainer.learn(batch)
+            trainer.dense.begin_at([1.5])
+        assert np.allclose(many.score(batch.columns), one.score(batch.columns), atol=1e-6)
+        weights = {name: 0.5 * weight for name, weight in one.dense.weights().items()}
+        for trainer in (one, many):
+            trainer.dense.begin_with(weights)
+        assert many.learn(batch) == pytest.approx(one.learn(batch), abs=1e-6)
+        assert np.allclose(many.score(batch.columns), one.score(batch.columns), atol=1e-6)
+
+
+def test_clearing_gives_up_the_rows_of_all_processes():
+    with Together(2, *arguments()) as many:
+        many.learn(make_batch(64, 1))
+        assert len(many.tables["city"]) > 0
+        many.clear()
+        assert sum(map(len, many.tables.values())) == 0
+
+
+def test_what_is_wrong_with_rows_of_another_process_is_rank_0s_error():
+    given = arguments()
+    bad = make_batch(64, 1)
+    bad.columns["price"][60] = np.inf
+    with pytest.raises(BadInput, match="price"), Together(2, *given) as many:
+        many.learn(bad)
+
+
+def test_a_run_that_ends_before_it_has_a_trainer_ends_the_others():
+    ranks = thread_ranks(2)
+    Lead(*ranks[:1], thread_ranks(2)[0]).close("no file")
+    with pytest.raises(BadInput, match="no file"):
+        ranks[1].receive(0)

@@ -1,0 +1,85 @@
+"""Whole runs of the command with several processes under mpiexec, against a run of one."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+pytest.importorskip("mpi4py", reason="several processes need the mpi extra")
+
+from models.parallel.mpi_run import started_by_mpi
+from processor.chain.contents import Contents
+from processor.chain.ledger import Ledger
+from processor.package.repository import Repository
+from tests.models.parallel.clicks import write_clicks
+from tests.models.parallel.starting import PATIENCE_S, ROOT, run_ranks
+
+
+def train(config, *options, status=0):
+    command = [sys.executable, "-m", "freshet_serving", "train", "--config", str(config), *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def held(repository):
+    """What the newest generation holds, and its name."""
+    version = Repository(repository).version("clicks")
+    ledger = Ledger.of(version, whole=True)
+    contents = Contents(version, ledger, ledger.history.head)
+    tables = {table.name: contents.table(table.name) for table in version.manifest.tables}
+    return ledger.history.head.step, tables, contents.dense
+
+
+def auc_of(done):
+    return [float(auc) for auc in re.findall(r"AUC ([0-9.]+)", done.stdout)]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.long
+@pytest.mark.parametrize(("processes", "optimizer"), [(2, "adagrad"), (3, "adam"), (4, "ftrl")])
+def test_a_run_of_several_processes_publishes_what_a_run_of_one_does(tmp_path, processes, optimizer):
+    one = train(write_clicks(tmp_path, "one", optimizer))
+    many = train(write_clicks(tmp_path, "many", optimizer), "--processes", str(processes))
+    assert auc_of(many) == pytest.approx(auc_of(one), abs=1e-4)
+    step, tables, dense = held(tmp_path / "one")
+    other_step, other_tables, other_dense = held(tmp_path / "many")
+    assert step == other_step == 3
+    for name, (keys, rows) in tables.items():
+        assert np.array_equal(keys, other_tables[name][0])
+        np.testing.assert_allclose(rows, other_tables[name][1], atol=1e-4)
+    for name, weights in dense.items():
+        np.testing.assert_allclose(weights, other_dense[name], atol=1e-4)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.long
+def test_a_mistake_is_one_line_of_one_process(tmp_path):
+    config = write_clicks(tmp_path)
+    done = train(config, "--processes", "3", "--set", "train.holdout=7", status=2)
+    assert done.stderr.count("train.holdout") == 1
+    assert "Traceback" not in done.stdout + done.stderr
+    (tmp_path / "clicks.csv").write_text("user,item,price,label\n" + "1,2,3,0\n" * 250 + "1,2,x,0\n")
+    done = train(config, "--processes", "2", "--set", "publish.full_rows=251", status=2)
+    assert done.stderr.count("price") == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_process_knows_who_started_it(monkeypatch):
+    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+        assert not started_by_mpi()
+        monkeypatch.setenv(name, "1")
+        assert not started_by_mpi()
+        monkeypatch.setenv(name, "3")
+        assert started_by_mpi()
+        monkeypatch.delenv(name)
+
+
+def test_a_process_that_is_alone_trains_as_ever():
+    code = "from models.parallel.mpi_run import take_part\ntake_part(lambda make: print('alone', make))"
+    status, out = run_ranks(1, code)
+    assert (status, out.strip()) == (0, "alone None")

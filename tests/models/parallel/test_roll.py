@@ -1,0 +1,43 @@
+"""Who is there, and who went first."""
+
+import os
+import subprocess
+import sys
+
+from models.parallel.roll import SOCKET, Present, Roll
+from tests.models.parallel.starting import ROOT
+from tests.waiting import until
+
+PROCESS = "import sys; from models.parallel.roll import Present; here = Present(int(sys.argv[1])); sys.stdin.read()"
+
+
+def test_processes_are_known_while_they_are_there_and_by_who_went_first():
+    with Roll() as roll:
+        command = [sys.executable, "-c", PROCESS]
+        env = {**os.environ, SOCKET: str(roll.path)}
+        started = [subprocess.Popen([*command, str(n)], cwd=ROOT, env=env, stdin=subprocess.PIPE) for n in range(3)]
+        until(lambda: len(roll.pids) == 3)
+        assert roll.pids == {n: process.pid for n, process in enumerate(started)}
+        for n in (1, 2, 0):
+            started[n].kill()
+            until(lambda n=n: n in roll.gone)
+            with started[n]:
+                pass
+    assert roll.gone == [1, 2, 0]
+    assert roll.failed is None
+
+
+def test_a_process_says_with_which_status_it_is_about_to_end(monkeypatch):
+    with Roll() as roll:
+        monkeypatch.setenv(SOCKET, str(roll.path))
+        present = Present(0)
+        present.failing(2)
+        until(lambda: roll.failed == 2)
+        present.close()
+
+
+def test_without_a_launcher_nobody_is_told(monkeypatch):
+    monkeypatch.delenv(SOCKET, raising=False)
+    present = Present(3)
+    present.failing(1)
+    present.close()
