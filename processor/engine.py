@@ -41,6 +41,7 @@ from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replica
 from processor.versions.routes import VersionStatus
 from processor.versions.served_version import ServedVersion
+from processor.watching.delta_guard import ON
 from processor.watching.judge import Evidence
 from processor.watching.sketch import Sketch
 from processor.watching.stats import Compared
@@ -59,11 +60,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ProcessorConfig(SessionConfig):
-    """The options of a Processor. repository: folder of models. models: the only ones to serve, or None. undo_depth:
-    deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row store, or None.
-    budgets: memory for the rows of tables, or None. policies: by model. limits: of requests. strict: a model that is
-    there and cannot be served ends the start; else the others are served. The rest: see
-    processor.sessions.session_options."""
+    """The options of a Processor. repository: folder of models. models: the only ones to serve, or None.
+    undo_depth: deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row
+    store, or None. budgets: memory for the rows of tables, or None. policies: by model. delta_guard: see ModelHost.
+    limits: of requests. strict: a model that is there and cannot be served ends the start; else the others are
+    served. The rest: see processor.sessions.session_options."""
 
     repository: str
     models: list[str] | None = None
@@ -71,6 +72,7 @@ class ProcessorConfig(SessionConfig):
     remote: RemoteConfig | None = None
     budgets: Budgets | None = None
     policies: Mapping[str, ModelPolicy] = field(default_factory=dict)
+    delta_guard: str = ON
     limits: RequestLimits = DEFAULTS
     strict: bool = True
 
@@ -85,8 +87,9 @@ class Processor(Predictor, ModelHost):
         self._following = threading.Lock()
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
         ModelHost.__init__(
-            self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets, config.policies
-        )
+            self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets,
+            config.policies, config.delta_guard,
+        )  # fmt: skip
         Predictor.__init__(self, Groups(config, clock), clock, config.limits)
 
     @classmethod

@@ -15,10 +15,12 @@ DISTRIBUTION = "freshet-serving"
 # The import name of a library -> the extra that brings it.
 EXTRA_OF = {
     "cffi": "capi",
+    "confluent_kafka": "kafka",
     "httpx": "client",
     "jax": "gpu",
     "jaxlib": "xla",
     "keras": "train",
+    "mpi4py": "mpi",
     "onnx": "train",
     "openvino": "openvino",
     "pyarrow": "train",

@@ -25,6 +25,7 @@ from processor.options import Values, between, check, one_of, option, options_of
 from processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from processor.tables.budgets import Budgets
 from processor.tables.remote.settings import RemoteConfig
+from processor.watching.delta_guard import MODES, ON
 from serving.front_options import LIFE, PORTS, WATCHING, FrontOptions
 from serving.http.sites import is_loopback
 from serving.loading.import_process import ImportLimits
@@ -87,6 +88,14 @@ class ServeConfig(FrontOptions, SessionOptions):
     undo_depth: int = field(
         default=UNDO_DEPTH,
         metadata=option("Deltas that can be rolled back in memory", between(0, 65536), heading=REPOSITORY),
+    )
+    delta_guard: str = field(
+        default=ON,
+        metadata=option(
+            "Hold deltas that are out of line; strict scores more rows first; a model's own section counts over it",
+            one_of(*MODES),
+            heading=REPOSITORY,
+        ),
     )
     host: str = field(default="127.0.0.1", metadata=option("Where the data ports listen", ADDRESS, heading=PORTS))
     http_port: int = field(default=8501, metadata=option("For HTTP; 0 takes a free one", PORT, heading=PORTS))

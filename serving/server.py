@@ -79,6 +79,7 @@ def open_processor(config: ServeConfig, layout: Layout) -> Processor:
         "remote": config.remote(),
         "budgets": config.budgets(),
         "policies": config.policies(),
+        "delta_guard": config.delta_guard,
         "limits": RequestLimits.of(config),
         "strict": config.strict,
     }

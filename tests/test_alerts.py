@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from models.runs.train_metrics import COUNTERS, GAUGES
 from serving.lifecycle import Lifecycle
 from serving.telemetry.metrics import OTHERS, Metrics
 from tests.serving.fakes import FakeProcessor
@@ -32,7 +33,8 @@ def test_every_metric_that_a_rule_names_is_one_of_ours():
     metrics = Metrics(lifecycle)
     metrics.observe("kserve", 200, 0.001)
     there = set(re.findall(r"^# TYPE (\S+)", metrics.scrape().decode(), re.MULTILINE))
-    there |= {f"{name}_bucket" for name in there} | ELSEWHERE
+    there |= {f"{name}_bucket" for name in there} | ELSEWHERE | {f"{name}_total" for name, _, _ in COUNTERS}
+    there |= {name for name, _, _ in GAUGES}
     named = set(
         re.findall(
             r"\bfreshet_[a-z_]+", "".join(re.findall(r"expr:(.*?)\n +(?:for|labels):", RULES.read_text(), re.DOTALL))

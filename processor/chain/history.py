@@ -6,8 +6,9 @@ What the records mean, all of it
   very same digest: a delta that was undone may be applied again. So a step names one content for good.
 - rollback: the head goes back to a generation of the line. What comes after it is undone, a gate behind it lifted.
 - snapshot: the generation, one of the line, lies in one place whole. It changes nothing that is served.
-- hold: a gate after the head: what follows is not served. release: the gate is lifted. A rollback to the gate instead
-  rejects what waits behind it.
+- hold: a gate after a generation of the line: what follows is not served, whether it is to come or is there already.
+  Another hold may only move the gate back. release: the gate is lifted, and what was behind it is vouched for. A
+  rollback to the gate instead rejects what waits behind it.
 
 Every record names the one before it by its SHA-256. One that does not, or that breaks a rule, is no record of this
 chain: whoever reads it stops there and says so (Corrupt); whoever is about to write it is refused (Conflict).
@@ -51,6 +52,8 @@ class History:
         self.head = self.base = Link(0, digest)
         self.gate: Link | None = None
         self.held = ""
+        # The newest step that somebody has released: no guard is to hold it, or any before it, again.
+        self.vouched = 0
         self.top = 0
         self._snapshots: list[ChainRecord] = []
         # Number of the newest snapshot on the line, as the newest record says: where a reader is to begin.
@@ -154,11 +157,11 @@ class History:
         link = self.on_line(record.step)
         if link is None or link.digest != record.digest:
             raise Conflict(f"{where}: {record.kind} of step {record.step}, which is not on the line")
-        if record.kind in (HOLD, RELEASE) and link is not self.head:
+        if record.kind == RELEASE and link is not self.head:
             raise Conflict(f"{where}: {record.kind} of step {record.step}, the chain is at step {self.head.step}")
         # A gate that was set before the snapshot that this history begins with may be lifted after it.
         lifted = record.kind == RELEASE and not self.gate and self.whole
-        if (record.kind == HOLD and self.gate) or lifted:
+        if (record.kind == HOLD and self.gate and link.step >= self.gate.step) or lifted:
             raise Conflict(f"{where}: {record.kind}, but the chain is {'' if self.gate else 'not '}held")
 
     def take(self, record: ChainRecord, sha256: str) -> None:
@@ -173,8 +176,10 @@ class History:
                 self.gate, self.held = None, ""
         elif record.kind == SNAPSHOT:
             self._snapshots = [s for s in self._snapshots if s.number != record.number] + [record]
+        elif record.kind == HOLD:
+            self.gate, self.held = self.links[record.digest], record.reason
         else:
-            self.gate, self.held = (self.head, record.reason) if record.kind == HOLD else (None, "")
+            self.gate, self.held, self.vouched = None, "", self.head.step
         self.files.add(record.file)
         self.number, self.newest, self.top, self._hint = record.number, sha256, record.top, record.snapshot
 

@@ -285,10 +285,20 @@ class Ledger:
             where = f"{self.manifest.version}.{link.step}"
             raise NotFound(f"rollback: {where} cannot be gone back to: files that it is built from were pruned")
 
-    def hold(self, reason: str = "") -> None:
-        """Commits a gate behind the head."""
+    def hold(self, reason: str = "", link: Link | None = None) -> None:
+        """Commits a gate behind a generation of the line (default: the head); nothing where one is there already, or
+        where the generation has been undone."""
         check_reason(reason)
-        self.append(lambda: self.history.next(HOLD, self.history.head, at=self._unix_s(), reason=reason))
+
+        def make() -> ChainRecord | None:
+            at, gate = link or self.history.head, self.history.gate
+            on = self.history.on_line(at.step)
+            if on is None or on.digest != at.digest or (gate is not None and gate.step <= at.step):
+                return None
+            self.check_whole(at)
+            return self.history.next(HOLD, at, at=self._unix_s(), reason=reason)
+
+        self.append(make)
 
     def release(self, reason: str = "") -> None:
         """Commits that the gate is lifted."""
@@ -423,7 +433,7 @@ class Ledger:
             if self._unwritten[0] != data:
                 raise Diverged(f"record {record.number}: not what was adopted here without being written", path)
             del self._unwritten[0]
-        elif record.kind == ROLLBACK and record.step < self.history.base.step:
+        elif record.kind in (ROLLBACK, HOLD) and record.step < self.history.base.step:
             self.history, self._written = self._empty(), 0
             self.look()
             return

@@ -11,6 +11,7 @@ transforms  columns that are computed of a request's inputs
 rowtypes    what rows may be stored as
 roles       which features are the user's
 warmup      recorded requests that a version is warmed with
+recording_columns  what recorded requests have beside their features
 atomic      a whole file under its name, or no file
 """
 
@@ -19,6 +20,7 @@ __all__ = [
     "delta",
     "manifest",
     "mapped_file",
+    "recording_columns",
     "regular_file",
     "repository",
     "roles",

@@ -330,6 +330,15 @@ class ServedTable:
         row_kernels.gather(table, refs[:count][order], rows)
         return keys[:count][order], rows
 
+    def look_up(self, keys: Int64s, epoch: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Which of `keys` have a row in memory as of an epoch, bool [n]; the rows of those m, float32 [m, dim]."""
+        refs = np.empty(len(keys), np.int64)
+        row_kernels.look_up(self._row(), epoch, keys, refs)
+        known = refs >= 0
+        rows = np.empty((int(np.count_nonzero(known)), self.spec.dim), np.float32)
+        row_kernels.gather(self._row(), refs[known], rows)
+        return known, rows
+
     def _present(self, keys: Int64s) -> Int64s:
         """Those of `keys` that have a row in the newest epoch."""
         return keys[self._has_row(keys)]

@@ -2,7 +2,10 @@
 
 host            the models of a repository and their changes
 model           one model: its loaded versions, its labels, the single writer
+routed_model    one model as requests see it: its routes, and the policy that they follow from
 follower        makes a version what the records of its chain say
+probation       deltas looked at before they are served, and watched after
+preview         rows asked for lately, scored under a state that nobody is served yet
 served_version  a loaded version, the writer's side: stage, flip, reclaim, undo
 replica         a loaded version, the reader's side: what sessions pin and run
 control         the words that a flip changes, shared by all processes
@@ -15,4 +18,16 @@ traffic         splits over labels, and what was taken out of them
 policy          what an operator wants of a model
 """
 
-__all__ = ["control", "host", "model", "once", "policy", "refusals", "replica", "routes", "served_version", "traffic"]
+__all__ = [
+    "control",
+    "host",
+    "model",
+    "once",
+    "policy",
+    "preview",
+    "refusals",
+    "replica",
+    "routes",
+    "served_version",
+    "traffic",
+]

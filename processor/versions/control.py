@@ -48,9 +48,10 @@ PINS = HEADER + ENTRIES * ENTRY
 WORDS = 2048
 READERS = WORDS - 1
 """Readers of one process; the word after theirs is the process's own (Pins.ASKING)."""
-SHADOW_READER, TRIAL_READER = READERS - 2, READERS - 1
-"""The words of the threads that score shadow traffic (processor.sessions.shadow) and the requests of canaries once more
-(processor.sessions.trial): no session, no scattered request has them."""
+PREVIEW_READER, SHADOW_READER, TRIAL_READER = READERS - 3, READERS - 2, READERS - 1
+"""The words of the threads that preview a state (processor.versions.preview), that score shadow traffic
+(processor.sessions.shadow) and the requests of canaries once more (processor.sessions.trial): no session, no scattered
+request has them."""
 
 
 class Entry(NamedTuple):

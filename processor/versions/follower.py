@@ -9,7 +9,9 @@ States
     CURRENT    serves the target
     WAITING    something is there that cannot be served: a recorded delta that was refused, or a file that continues
                nothing
-    HELD       serves the gate: what is behind it waits for a release, or a rollback
+    HELD       serves the gate: what is behind it waits for a release, or a rollback. A delta that the guard
+               (processor.versions.probation) finds out of line is held so: by a record, which all servers of the
+               repository follow, whichever of them was first; in memory alone where none can be written
     DIVERGED   what is on disk is not what is served under its name: nothing further is taken, until the file that says
                so is put back as it was, or the version is loaded anew
 """
@@ -17,20 +19,24 @@ States
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 from processor.chain.bare_delta import Arrivals, BareDelta
-from processor.chain.chain_record import ROLLBACK
+from processor.chain.chain_record import MAX_REASON, RELEASE, ROLLBACK
 from processor.chain.history import History, Link
 from processor.chain.ledger import Ledger
 from processor.chain.patrol import Identity, identity_of
 from processor.clock import Clock
 from processor.errors import Conflict, Diverged, FreshetError, NotReady
 from processor.package.delta import SUFFIX, Delta
-from processor.versions.served_version import ServedVersion
+from processor.versions.probation import NEW, OutOfLine, Probation
+from processor.versions.served_version import Change, ServedVersion
 from processor.watching.stats import CURRENT, DIVERGED, HELD, WAITING, ChainStatus
 
 FOR_GOOD = -1
+LEARNED = 32
+"""Of many that are caught up with, the guard looks at so many, the newest."""
 
 
 class OutOfReach(Exception):
@@ -40,8 +46,8 @@ class OutOfReach(Exception):
 class Follower:
     """Follows the chain of one version. Used under its model's lock; status is replaced whole."""
 
-    def __init__(self, model: str, ledger: Ledger, clock: Clock) -> None:
-        self.ledger = ledger
+    def __init__(self, model: str, ledger: Ledger, clock: Clock, probation: Probation) -> None:
+        self.ledger, self.probation = ledger, probation
         self._model, self._arrivals = model, Arrivals(ledger.folder, clock.now_s)
         # Path -> what the file was, and at how many records (or FOR_GOOD) it was refused.
         self._refused: dict[Path, tuple[Identity, int]] = {}
@@ -51,8 +57,10 @@ class Follower:
         self._seen: Identity | tuple[()] | None = ()
         # The record number at which a recorded delta was refused, and why.
         self._blocked: tuple[int, str] | None = None
-        # Gone back to here alone, because the repository could not be written.
+        # Gone back to here alone, because the repository could not be written; and why, where it was held.
         self._here: Link | None = None
+        self._held_here = ""
+        self._vouched_here = 0
         self._waiting: dict[Path, str] = {}
         # What was served at how many records, and how many generations that was behind.
         self._counted: tuple[tuple[str, int], int] = (("", -1), 0)
@@ -62,6 +70,11 @@ class Follower:
     def target(self) -> Link:
         """The generation that is to be served."""
         return self._here or self.ledger.history.target
+
+    @property
+    def vouched(self) -> int:
+        """The newest step that a person has released: nothing up to it is judged."""
+        return max(self.ledger.history.vouched, self._vouched_here)
 
     @property
     def strays(self) -> bool:
@@ -103,8 +116,9 @@ class Follower:
                 self._seen, self._diverged = now, ""
         if not self._diverged:
             try:
-                if any(record.kind == ROLLBACK for record in self.ledger.look()):
-                    self._here = None
+                came = {record.kind for record in self.ledger.look()}
+                if ROLLBACK in came or (self._held_here and RELEASE in came):
+                    self.stay(None)
                 self.ledger.patrol()
                 events += self.reconcile(version, self.target)
                 if self.target is self.ledger.history.head and self._blocked is None:
@@ -142,11 +156,18 @@ class Follower:
         if step != version.position.step:
             version.rollback(step)
             events.append(f"{self._model} rolled back to {version.generation}")
-        for link in reversed(ahead):
+        judged = version.opened and len(ahead) <= NEW
+        for left, link in zip(range(len(ahead), 0, -1), reversed(ahead)):
             try:
-                version.apply(self.ledger.read_delta(link), link.digest)
+                delta = self.ledger.read_delta(link)
+                if left > LEARNED:
+                    version.apply(delta, link.digest)
+                else:
+                    self.apply(version, delta, link.digest, judged=judged)
             except Diverged as error:
                 return [*events, *self._diverge(error)]
+            except OutOfLine as error:
+                return [*events, *self._hold(link, error)]
             except NotReady as error:
                 return [*events, *self.wait(f"delta {link.step} waits: {error}")]
             except FreshetError as error:
@@ -154,6 +175,49 @@ class Follower:
                 return [*events, f"{self._model} {self._blocked[1]}"]
             events.append(f"{self._model} {version.generation} served")
         return events
+
+    def apply(
+        self,
+        version: ServedVersion,
+        delta: Delta,
+        digest: str,
+        *,
+        keep: Callable[[], None] | None = None,
+        commit: Callable[[], None] = lambda: None,
+        judged: bool = True,
+    ) -> float:
+        """ServedVersion.apply(), on probation. judged: it may be held. Raises OutOfLine."""
+        judged = judged and delta.step > self.vouched
+
+        def examine(change: Change) -> None:
+            self.probation.examine(version, delta, change, judged)
+
+        apply_ms = version.apply(delta, digest, keep=keep, examine=examine, commit=commit)
+        self.probation.served(delta)
+        return apply_ms
+
+    def _hold(self, link: Link, error: OutOfLine) -> list[str]:
+        """Has everybody serve what a delta stands on, and not the delta; raises Diverged."""
+        reason = f"{self.ledger.manifest.version}.{link.step} held: {error.reason}"[:MAX_REASON]
+        before = self.ledger.history.links[link.parent]
+        try:
+            self.ledger.hold(reason, before)
+        except Diverged:
+            raise
+        except FreshetError:
+            self.stay(before, reason)
+        return [f"{self._model} {reason}"]
+
+    def release(self, reason: str) -> None:
+        """Lifts the gate, for everybody where it is one of the records. Raises Conflict where nothing is held."""
+        if self._held_here:
+            self._vouched_here = self.ledger.history.head.step
+            self.stay(None)
+            return
+        self.ledger.look()
+        if self.ledger.history.gate is None:
+            raise Conflict("release: nothing of it is held")
+        self.ledger.release(reason)
 
     def ready(self, version: ServedVersion) -> None:
         """Raises Conflict unless the version serves the head of its chain, so that something may be put on it."""
@@ -163,10 +227,10 @@ class Follower:
         if self.target is not self.ledger.history.head or self.status.state in (HELD, DIVERGED) or self._blocked:
             raise Conflict(f"chain: {self.status.state}: {self.status.reason}")
 
-    def stay(self, link: Link | None) -> None:
+    def stay(self, link: Link | None, held: str = "") -> None:
         """Serves this generation, whatever the records say, until one of them rolls back: the repository cannot be
-        written. None: what the records say."""
-        self._here = link
+        written. None: what the records say. held: why what follows it is."""
+        self._here, self._held_here = link, held
 
     def _adopt(self, version: ServedVersion) -> list[str]:
         """Gives files that were dropped their records, and serves them; again as long as one follows another."""
@@ -212,9 +276,11 @@ class Follower:
         if version.digest != link.parent:
             return self.reconcile(version, self.target)
         try:
-            version.apply(delta, link.digest)
+            self.apply(version, delta, link.digest)
         except NotReady:
             raise
+        except OutOfLine as error:
+            return self._hold(link, error)
         except FreshetError as error:
             self._blocked = self.ledger.history.number, f"delta {link.step} refused: {error}"
             return [f"{self._model} {self._blocked[1]}"]
@@ -236,7 +302,8 @@ class Follower:
         elif self._blocked is not None:
             state, reason = WAITING, self._blocked[1]
         elif self._here is not None:
-            state, reason = HELD, "rolled back on this server alone, which cannot write to the repository"
+            alone = "on this server alone, which cannot write to the repository"
+            state, reason = HELD, f"{self._held_here}; {alone}" if self._held_here else f"rolled back {alone}"
         elif history.gate is not None:
             state, reason = HELD, history.held or "held"
         elif self._waiting:

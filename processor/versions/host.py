@@ -1,15 +1,17 @@
 """The models of a repository and their one writer: what is loaded and changed, whoever answers requests.
 
 Changes run in the caller's thread under the model's lock and never block a request; a model that takes its time keeps
-nobody but itself waiting (processor.versions.rounds). Once a second a thread looks at what has been counted, over all
-processes that answer, and takes out canaries that are bad (look()); another looks at the files that are served from
-where they lie, and ends versions whose files are damaged (examine()).
+nobody but itself waiting (processor.versions.rounds). Once a second, and more often while a delta is watched, a thread
+looks at what has been counted, over all processes that answer, takes out canaries that are bad and has deltas taken
+back that are (look()); another looks at the files that are served from where they lie, and ends versions whose files
+are damaged (examine()).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
@@ -32,6 +34,8 @@ from processor.versions.replica import Replicas
 from processor.versions.rounds import Rounds
 from processor.versions.routes import VersionStatus, find
 from processor.versions.served_version import ServedVersion
+from processor.watching.aftermath import LabelSums, TakeBack
+from processor.watching.delta_guard import ON, DeltaBounds
 from processor.watching.judge import Evidence, Judge
 from processor.watching.keeper import Keeper
 from processor.watching.sketch import Sketch
@@ -41,6 +45,7 @@ from processor.watching.trend import Trend
 log = logging.getLogger("freshet.host")
 
 LOOK_INTERVAL_S = 1.0
+BEATS = 4
 REST_S = 5.0
 
 
@@ -57,9 +62,11 @@ class ModelHost(ABC):
         remote: RemoteTables | None = None,
         budgets: Budgets | None = None,
         policies: Mapping[str, ModelPolicy] | None = None,
+        delta_guard: str = ON,
     ) -> None:
         """models: the only ones to serve, or None. processes: how many may read a version. remote: where the rows of
-        remote tables are. budgets: memory for the rows of tables. policies: by model, as configured."""
+        remote tables are. budgets: memory for the rows of tables. policies: by model, as configured. delta_guard: its
+        mode (processor.watching.delta_guard) for models whose policy has no such section."""
         self._repository = Repository(repository)
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
         self._root = FolderWatch(self._repository.root)
@@ -67,16 +74,20 @@ class ModelHost(ABC):
         # Folders without a version yet: the first one to come changes such a folder, not the root.
         self._empty: dict[str, FolderWatch] = {}
         self._changing = threading.Lock()
+        self._taking_back = threading.Lock()
         self._closed = False
         self._remote = remote
         self._budgets = budgets if budgets and budgets.nbytes else None
         self._policies = policies or {}
+        guarded = DeltaBounds(mode=delta_guard)
+        self._default = ModelPolicy(delta_guard=guarded, given=frozenset({"delta_guard"} if delta_guard != ON else ()))
         # When a model whose poll() went wrong is looked at again.
         self._resting: dict[str, float] = {}
         # Written by look() only, replaced whole: by model and version.
         self._judges: dict[tuple[str, int], Judge] = {}
         self._trends: dict[tuple[str, int], Trend] = {}
         self._keepers: list[Keeper] = []
+        self._beats = 0
         self._rounds = Rounds(self._poll_model)
         self._expected = frozenset(models or ())
         # Of those, models that were refused and have not answered since: they keep the others from nobody.
@@ -125,6 +136,9 @@ class ModelHost(ABC):
         self._rounds.close()
         for keeper in self._keepers:
             keeper.close()
+
+    def refresh(self) -> None:  # noqa: B027
+        """Has whoever answers requests report anew, before what they have counted is looked at."""
 
     def rerouted(self) -> None:  # noqa: B027
         """Called when what answers a model's requests has changed, and in whose words."""
@@ -258,6 +272,21 @@ class ModelHost(ABC):
         """Serves an earlier generation again, here and on every server of the repository; see ServedModel.rollback."""
         return self._model(model).rollback(generation, reason)
 
+    def release_deltas(self, model: str, version: int | None = None, reason: str = "") -> Generation:
+        """Serves what is held of a version (default: the newest), here and on every server of the repository; see
+        ServedModel.release."""
+        served = self._model(model)
+        return served.release(served.pick(version).manifest.version, reason)
+
+    def reject_deltas(self, model: str, version: int | None = None, reason: str = "") -> RolledBack:
+        """Undoes what is held of a version (default: the newest); see ServedModel.reject."""
+        served = self._model(model)
+        return served.reject(served.pick(version).manifest.version, reason)
+
+    def calibrated(self, model: str, generation: Generation, evidence: LabelSums) -> None:
+        """Labels have come of rows that a generation has scored: deltas that are off are taken back by them."""
+        self._model(model).calibrated(generation, evidence)
+
     def load(self, model: str, version: int, by_hand: bool = True) -> None:
         """Loads a version beside those served. by_hand: it stays when a newer one comes."""
         self._model(model).load(version, by_hand)
@@ -281,8 +310,8 @@ class ModelHost(ABC):
         self._model(model).readmit(version)
 
     def look(self) -> None:
-        """Judges every canary by the evidence, and follows the scores of every version. What goes wrong with one model
-        keeps nobody from looking at the others."""
+        """Judges every canary by the evidence, follows the scores of every version, and has what turns out to be bad
+        of its newest deltas taken back. What goes wrong with one model keeps nobody from looking at the others."""
         now_s = self._clock.now_s()
         judges: dict[tuple[str, int], Judge] = {}
         trends: dict[tuple[str, int], Trend] = {}
@@ -290,6 +319,7 @@ class ModelHost(ABC):
             try:
                 judges |= self._judged(model, now_s)
                 trends |= self._followed(model, now_s)
+                self._watched(model, now_s)
             except Exception:
                 log.exception("what has been counted of model %s could not be looked at", name)
         self._judges, self._trends = judges, trends
@@ -331,6 +361,26 @@ class ModelHost(ABC):
             trend.look(now_s, version.generation, self.sketch(version))
         return trends
 
+    def _watched(self, model: ServedModel, now_s: float) -> None:
+        """Watches what the newest deltas of the model's versions have come to."""
+        for number, version in model.routes.served.items():
+            verdict = model.watch(now_s, number, self.sketch(version))
+            if verdict is not None and not self._taking_back.locked():
+                # A change of the model may be under way, and take its time: canaries do not wait for it.
+                threading.Thread(
+                    target=self._take_back, args=(model, verdict), name="freshet-undo", daemon=True
+                ).start()
+
+    def _take_back(self, model: ServedModel, verdict: TakeBack) -> None:
+        with self._taking_back:
+            try:
+                for line in model.take_back(verdict):
+                    log.error("%s", line)
+            except FreshetError as error:
+                log.error("%s %s could not be taken back: %s", model.name, verdict.bad, error)
+                # It is asked for again all the time.
+                time.sleep(REST_S)
+
     def trend(self, model: str, version: int) -> Trend:
         """The trend of a version's scores, how they have moved, as of the last look()."""
         return self._trends.get((model, version)) or Trend()
@@ -359,7 +409,7 @@ class ModelHost(ABC):
             self.rerouted()
 
     def _new_model(self, name: str) -> ServedModel:
-        policy = self._policies.get(name)
+        policy = self._policies.get(name, ModelPolicy()).over(self._default)
         return ServedModel(name, self._repository, self._load_version, self.connect, self._clock, self.rerouted, policy)
 
     def _load_version(self, files: VersionReader) -> ServedVersion:
@@ -369,7 +419,7 @@ class ModelHost(ABC):
 
     def _start_keepers(self) -> None:
         self._keepers = [
-            Keeper(self._look, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-guard"),
+            Keeper(self._look, LOOK_INTERVAL_S / BEATS, LOOK_INTERVAL_S / BEATS, "freshet-guard"),
             Keeper(self._patrol, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
         ]
         if self._budgets:
@@ -382,7 +432,13 @@ class ModelHost(ABC):
                 keeper.close()
 
     def _look(self) -> bool:
-        self.look()
+        """Looks once a second, and at once where something is served that is not known to be good."""
+        self._beats += 1
+        doubtful = any(model.doubtful for model in self._models.values())
+        if doubtful:
+            self.refresh()
+        if doubtful or self._beats % BEATS == 0:
+            self.look()
         return False
 
     def _patrol(self) -> bool:

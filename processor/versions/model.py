@@ -7,10 +7,9 @@ when nobody is sent to it any more. A version that was refused is not tried agai
 nobody was there to serve is. The policy says which versions are served; those that a label names, or that were loaded
 by hand, stay beside them.
 
-Traffic (the split, the shadow, what has been taken out) belongs to a lock of its own, which is held only while `routes`
-is replaced: a bad canary is taken out at once, though another version may be loading for minutes. So is a version whose
-files are damaged (examine()): whoever touches what is gone of a mapped file dies. The next poll() then reads its files
-as they are now, which says what is wrong with them, and looks for another version that is sound.
+Traffic belongs to a lock of its own (processor.versions.routed_model). So does the end of a version whose files are
+damaged (examine()): whoever touches what is gone of a mapped file dies. The next poll() then reads its files as they
+are now, which says what is wrong with them, and looks for another version that is sound.
 """
 
 from __future__ import annotations
@@ -24,14 +23,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
-from processor.chain.chain_record import delta_digest, sha256
+from processor.chain.chain_record import MAX_REASON, delta_digest, sha256
 from processor.chain.history import Link
 from processor.chain.ledger import KeptDelta, Ledger
 from processor.chain.snapshots import open_snapshot
 from processor.clock import Clock
-from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady, shortage
+from processor.errors import Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady, shortage
 from processor.generation import Generation
 from processor.package.delta import Delta, DeltaBytes, parse_delta, read_delta_file
 from processor.package.mapped_file import is_written_to
@@ -39,11 +36,15 @@ from processor.package.repository import FolderWatch, Repository, check_name, li
 from processor.package.version import SNAPSHOTS, VersionReader
 from processor.versions.follower import Follower, OutOfReach
 from processor.versions.policy import ModelPolicy
+from processor.versions.probation import OutOfLine, Probation, Vigilance
 from processor.versions.refusals import Refusal, Refusals
 from processor.versions.replica import Replicas
+from processor.versions.routed_model import RoutedModel
 from processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
 from processor.versions.served_version import ServedVersion
-from processor.versions.traffic import Out, Split, Traffic
+from processor.watching.aftermath import LabelSums, TakeBack
+from processor.watching.delta_guard import OFF
+from processor.watching.sketch import Sketch
 from processor.watching.stats import DIVERGED, ChainStatus
 
 log = logging.getLogger("freshet.model")
@@ -71,7 +72,7 @@ class RolledBack:
     recorded: bool
 
 
-class ServedModel:
+class ServedModel(RoutedModel):
     """The versions of one model in memory; poll(), load() and apply() change them, pick() reads them."""
 
     def __init__(
@@ -86,18 +87,9 @@ class ServedModel:
     ) -> None:
         """load: a version as its folder has it, without deltas. connect: who is to answer by it. changed: called after
         `routes` was replaced. policy: the configuration's; what the repository has kept counts over it."""
-        self.name = name
-        self._repository, self._load, self._connect, self._clock = repository, load, connect, clock
-        self._changed = changed
+        super().__init__(name, repository, clock, changed, policy)
+        self._load, self._connect = load, connect
         self._lock = threading.RLock()
-        self._routing = threading.Lock()
-        self._configured = policy or ModelPolicy()
-        self._kept_labels = repository.labels(name)
-        self._told, split, out = self._kept_traffic()
-        self.policy = self._told.over(self._configured)
-        self.routes: Routes[ServedVersion] = Routes(
-            name, labels={**self._configured.labels, **self._kept_labels}, traffic=self._traffic(split, out)
-        )
         self._by_hand: set[int] = set()
         self._unloaded: set[int] = set()
         self._refusals = Refusals(repository.root / name, clock)
@@ -107,46 +99,12 @@ class ServedModel:
         self._disturbed: dict[int, list[Path]] = {}
         self.damaged: Counter[str] = Counter()
         """How often a version was condemned, by the file that was damaged."""
-
-    @property
-    def ready(self) -> bool:
-        return bool(self.routes.served)
-
-    @property
-    def refused(self) -> str:
-        """Why nothing of it is served, as far as anybody knows: its newest version that was refused, and the reason. ""
-        while one is served, or one is loaded that was never refused."""
-        return self.routes.refused
-
-    @property
-    def labels(self) -> Mapping[str, int]:
-        return self.routes.labels
-
-    @property
-    def served(self) -> Mapping[int, ServedVersion]:
-        """Loaded versions; the largest is the default."""
-        return self.routes.served
+        self.vigilance = Vigilance()
 
     def chain(self, version: int) -> ChainStatus | None:
         """Where a loaded version stands against its chain."""
         follower = self._followers.get(version)
         return follower.status if follower else None
-
-    def status(self) -> list[VersionStatus]:
-        """Every version known, newest first."""
-        return self.routes.status()
-
-    def pick(self, version: int | None = None, label: str | None = None) -> ServedVersion:
-        """See Routes.pick."""
-        return self.routes.pick(version, label)
-
-    def tell(self, status: VersionStatus) -> None:
-        """Makes the state of a version that is not served known; waits for nobody who changes the model."""
-        self._publish(
-            lambda routes: (
-                {} if status.version in routes.served else {"states": {**routes.states, status.version: status}}
-            )
-        )
 
     def poll(self) -> list[str]:
         """Looks at the model's folders once: loads a newer version, applies new deltas. Returns what happened."""
@@ -204,50 +162,6 @@ class ServedModel:
             self._kept_labels = kept
             self._publish(lambda routes: {"labels": {**routes.labels, label: number}})
 
-    def set_policy(self, changes: Any) -> None:
-        """Sets keys of the policy, or takes back, where they are None, what was set; kept across restarts. Versions
-        that it asks for are loaded at the next poll(). Raises BadInput, NotReady."""
-        if isinstance(changes, dict) and "labels" in changes:
-            raise BadInput("policy.labels: labels are set one by one")
-        with self._routing:
-            told = self._told.changed(changes, "policy")
-            policy, before = told.over(self._configured), self.policy
-            self.policy = policy
-            try:
-                traffic = self._traffic(self.routes.traffic.split, self.routes.traffic.out)
-                self._keep(told, traffic)
-            except BaseException:
-                self.policy = before
-                raise
-            self._told = told
-            self.routes = replace(self.routes, traffic=traffic)
-        # What was kept has changed the model's folder: the next poll() looks at its versions.
-        self._changed()
-
-    def take_out(self, number: int, reason: str) -> None:
-        """Takes a version out: it answers only who asks for it by number or label, until readmit(); kept across
-        restarts where the repository can be written."""
-        with self._routing:
-            out = {**self.routes.traffic.out, number: Out(reason, self._clock.unix_s())}
-            traffic = replace(self.routes.traffic, out=out)
-            self.routes = replace(self.routes, traffic=traffic)
-            try:
-                self._keep(self._told, traffic)
-            except NotReady as error:
-                log.warning("%s version %d is out, but only until a restart: %s", self.name, number, error)
-        self._changed()
-
-    def readmit(self, number: int) -> None:
-        """Gives a version that was taken out its share again; raises NotFound."""
-        with self._routing:
-            if number not in self.routes.traffic.out:
-                raise NotFound(f"version {number} of model {self.name!r} has not been taken out")
-            out = {v: o for v, o in self.routes.traffic.out.items() if v != number}
-            traffic = replace(self.routes.traffic, out=out)
-            self._keep(self._told, traffic)
-            self.routes = replace(self.routes, traffic=traffic)
-        self._changed()
-
     def apply_bytes(self, data: DeltaBytes) -> Applied:
         """Verifies a delta, commits it to its version's chain, serves it. One that is served already, as the newest and
         bit for bit, answers as if just applied: whoever lost the first answer may ask again."""
@@ -272,13 +186,10 @@ class ServedModel:
         """Serves an earlier generation of a loaded version, and commits that to its chain: the later deltas are undone
         on every server of the repository, and a trainer goes on from there."""
         with self._lock:
-            version = self.served.get(generation.version)
-            if version is None:
-                raise NotFound(f"version {generation.version} of model {self.name!r} is not loaded")
+            version, follower = self._loaded(generation.version)
             here = version.generation
             if generation.step > here.step:
                 raise Conflict(f"rollback: a generation before {here} wanted, got {generation}")
-            follower = self._followers[generation.version]
             if follower.status.state == DIVERGED:
                 raise Conflict(f"chain: DIVERGED: {follower.status.reason}; load the version anew")
             ledger = follower.ledger
@@ -304,6 +215,69 @@ class ServedModel:
             reached = self._still(generation.version).generation
             steps = [Generation(generation.version, step) for step in reversed(undone)]
             return RolledBack(reached, steps, ledger.history.top + 1, recorded=alone is None)
+
+    def release(self, number: int, reason: str = "") -> Generation:
+        """Serves what is held of a loaded version, and commits that to its chain; returns what is served then. Raises
+        NotFound, Conflict."""
+        with self._lock:
+            version, follower = self._loaded(number)
+            follower.release(reason)
+            self._follow(number, version)
+            return self._still(number).generation
+
+    def reject(self, number: int, reason: str = "") -> RolledBack:
+        """Undoes what is held of a loaded version: a rollback to what is served. Raises NotFound, Conflict."""
+        with self._lock:
+            version, follower = self._loaded(number)
+            self._follow(number, version)
+            if follower.target is follower.ledger.history.head:
+                raise Conflict("reject: nothing of it is held")
+            return self.rollback(Generation(number, follower.target.step), reason)
+
+    def take_back(self, verdict: TakeBack) -> list[str]:
+        """Undoes what is served and turns out to be bad, unless somebody has done so; returns what has happened."""
+        number = verdict.bad.version
+        with self._lock:
+            version, follower = self._loaded(number)
+            self._follow(number, version)
+            bad, served = follower.ledger.history.on_line(verdict.bad.step), version.generation.step
+            if bad is None or bad.digest != verdict.bad.digest or served < bad.step:
+                return []
+            self.vigilance.taken_back[verdict.verdict.kind] += 1
+            reason = f"taken back by itself: {verdict.verdict.kind}: {verdict.verdict.reason}"[:MAX_REASON]
+            done = self.rollback(Generation(number, verdict.good.step), reason)
+            return [f"{self.name} rolled back to {done.generation}: {reason}"]
+
+    def watch(self, now_s: float, number: int, sketch: Sketch) -> TakeBack | None:
+        """Looks at what a version's newest deltas have come to; takes no lock. sketch: see ModelHost.sketch."""
+        follower, version = self._followers.get(number), self.served.get(number)
+        if follower is None or version is None or self.policy.delta_guard.mode == OFF:
+            return None
+        bounds, probation = self.policy.delta_guard, follower.probation
+        return probation.aftermath.look(
+            bounds, now_s, version.generation, sketch, probation.moved, follower.vouched
+        )  # fmt: skip
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a version serves deltas that are still watched."""
+        if self.policy.delta_guard.mode == OFF:
+            return False
+        pairs = [(self._followers.get(number), version) for number, version in self.served.items()]
+        return any(f is not None and f.probation.aftermath.doubtful(version.generation) for f, version in pairs)
+
+    def calibrated(self, generation: Generation, evidence: LabelSums) -> None:
+        """Labels have come of rows that a generation has scored; raises NotFound."""
+        follower = self._followers.get(generation.version)
+        if follower is None:
+            raise NotFound(f"version {generation.version} of model {self.name!r} is not loaded")
+        follower.probation.aftermath.tell(generation, evidence)
+
+    def _loaded(self, number: int) -> tuple[ServedVersion, Follower]:
+        version = self.served.get(number)
+        if version is None:
+            raise NotFound(f"version {number} of model {self.name!r} is not loaded")
+        return version, self._followers[number]
 
     def _poll_versions(self) -> list[str]:
         known, policy = self._repository.versions(self.name), self.policy.versions
@@ -408,7 +382,9 @@ class ServedModel:
     def _replay(self, folder: Path, target: Link | None, from_snapshot: bool) -> tuple[ServedVersion, Follower]:
         files = VersionReader(folder)
         ledger = Ledger(files.folder, files.root_manifest, self._clock.unix_s)
-        follower = Follower(self.name, ledger, self._clock)
+        known = self._followers.get(files.manifest.version)
+        probation = known.probation if known else Probation(lambda: self.policy.delta_guard, self.vigilance)
+        follower = Follower(self.name, ledger, self._clock, probation)
         follower.open(from_snapshot)
         until = target or follower.target
         if until.step < ledger.history.base.step:
@@ -494,40 +470,6 @@ class ServedModel:
     def _state(self, state: VersionStatus) -> None:
         self._publish(lambda routes: {"states": {**routes.states, state.version: state}})
 
-    def _publish(self, changes: Callable[[Routes[ServedVersion]], Mapping[str, Any]]) -> None:
-        """Replaces the routes, and tells whoever answers by them. changes: of the routes that there are then."""
-        with self._routing:
-            self.routes = replace(self.routes, **changes(self.routes))
-        self._changed()
-
-    def _traffic(self, split: Split | None, out: Mapping[int, Out]) -> Traffic:
-        """What the policy comes to. split: as it was: its segments stay where the weights do."""
-        policy, salt = self.policy, xxhash.xxh3_64_intdigest(self.name.encode(), self.policy.split_salt)
-        if not policy.split:
-            split = None
-        elif split is None or split.salt != salt:
-            split = Split.of(policy.split, salt)
-        else:
-            split = split.reweighted(policy.split)
-        return Traffic(split, policy.sticky_input, policy.shadow, policy.shadow_share, out, policy.limits)
-
-    def _kept_traffic(self) -> tuple[ModelPolicy, Split | None, dict[int, Out]]:
-        """What the repository has kept; nothing where it is not ours."""
-        kept = self._repository.traffic(self.name)
-        try:
-            told = ModelPolicy.parse(kept.get("policy", {}), "policy")
-            split = Split.from_json(kept["split"]) if kept.get("split") else None
-            out = {int(version): Out(str(reason), float(at)) for version, (reason, at) in kept.get("out", {}).items()}
-        except (FreshetError, ValueError, TypeError, AttributeError) as error:
-            log.error("what was kept of the traffic of %s cannot be read: %s", self.name, error)
-            return ModelPolicy(), None, {}
-        return told, split, out
-
-    def _keep(self, told: ModelPolicy, traffic: Traffic) -> None:
-        document = traffic.to_json()
-        kept = {"policy": told.to_json(), "split": document["split"], "out": document["out"]}
-        self._repository.keep_traffic(self.name, kept)
-
     def _why(self, number: int, error: Exception) -> FreshetError:
         """What a version that cannot be loaded suffers from, in words that anybody may read."""
         if (short := shortage(error)) is not None:
@@ -560,7 +502,13 @@ class ServedModel:
                 raise Conflict("delta: another one was published at the same time; the server takes that one first")
 
         try:
-            apply_ms = version.apply(delta, digest, keep=lambda: kept.append(ledger.keep(delta, data)), commit=commit)
+            apply_ms = follower.apply(
+                version, delta, digest, keep=lambda: kept.append(ledger.keep(delta, data)), commit=commit
+            )
+        except OutOfLine as held:
+            if not kept:
+                raise
+            raise self._hold(follower, version, delta, kept[0], held) from None
         except BaseException:
             for one in kept:
                 ledger.forget(one)
@@ -568,6 +516,24 @@ class ServedModel:
         # Who has the answer may ask at once for the next step.
         follower.tell(version)
         return Applied(self.name, version.generation, delta.rows, delta.removed, apply_ms)
+
+    def _hold(
+        self, follower: Follower, version: ServedVersion, delta: Delta, kept: KeptDelta, held: OutOfLine
+    ) -> Conflict:
+        """Makes a delta that is not to be served part of its chain, behind a gate; returns what it is refused by."""
+        ledger = follower.ledger
+        where = Generation(delta.version, delta.step)
+        try:
+            ledger.hold(f"{where} held: {held.reason}"[:MAX_REASON])
+            ledger.commit(delta, kept)
+        except BaseException:
+            ledger.forget(kept)
+            raise
+        follower.tell(version)
+        return Conflict(
+            f"delta: {where} is held: {held.reason}; `freshet delta release` serves it, `freshet delta reject` "
+            "undoes it"
+        )
 
 
 def _without(routes: Routes[ServedVersion], number: int, why: str = "") -> Mapping[str, Any]:

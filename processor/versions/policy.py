@@ -9,7 +9,8 @@ told counts over the file until it is taken back.
     sticky_input   input whose first value is the key of requests that bring none
     split_salt     another number deals sticky keys anew
     shadow         label that gets a copy of requests; shadow_share: of how many
-    guard          see processor.watching.judge.Bounds
+    guard          what a canary may do: processor.watching.judge.Bounds
+    delta_guard    what a delta may do: processor.watching.delta_guard.DeltaBounds
     max_rows       of a request, in the place of the server's; max_ids: the same (processor.features.limits)
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 from processor.errors import BadInput, json_kind
 from processor.package.manifest import NAME
 from processor.versions.traffic import Split
+from processor.watching.delta_guard import DeltaBounds
 from processor.watching.judge import Bounds
 
 LATEST = re.compile(r"latest:([1-9][0-9]{0,5})")
@@ -70,6 +72,7 @@ class ModelPolicy:
     shadow: str = ""
     shadow_share: float = DEFAULT_SHADOW_SHARE
     guard: Bounds = field(default_factory=Bounds)
+    delta_guard: DeltaBounds = field(default_factory=DeltaBounds)
     max_rows: int = 0
     max_ids: int = 0
     given: frozenset[str] = frozenset()
@@ -168,6 +171,7 @@ _PARSERS: dict[str, Any] = {
     "shadow": _name,
     "shadow_share": _share,
     "guard": Bounds.parse,
+    "delta_guard": DeltaBounds.parse,
     "max_rows": _most,
     "max_ids": _most,
 }

@@ -46,8 +46,9 @@ from processor.package.roles import division
 from processor.package.warmup import WARMUP, parse_warmup
 from processor.tables.remote.reader import RemoteTables
 from processor.tables.table import descriptor, descriptors
-from processor.versions.control import ControlWords, Pins
+from processor.versions.control import PREVIEW_READER, ControlWords, Pins
 from processor.versions.once import UserOnce
+from processor.versions.preview import Preview, Previewed, Shown
 from processor.versions.rehearsal import rehearse
 
 log = logging.getLogger("freshet.replica")
@@ -79,6 +80,12 @@ class Replicas(Protocol):
 
     def prepare(self, frame: Frame) -> None:
         """Returns when the frame can be served by all of them; raises why it cannot. Nothing is served by it yet."""
+
+    def preview(
+        self, frame: int, epoch: int, generation: Generation, most_rows: int, most_s: float
+    ) -> Previewed | None:
+        """What a state would do to scores (processor.versions.preview), of a frame that is prepared and an epoch whose
+        rows are staged; None where nobody can tell."""
 
     def forget(self, frame: int) -> None:
         """Frames before that number are read by nobody."""
@@ -174,6 +181,7 @@ class Replica:
         self.chosen, self._opened = opened[WHOLE].chosen, opened[WHOLE]
         self._programs: dict[str, list[Program]] = {role: part.programs for role, part in opened.items()}
         self._threads = threads
+        self.sample = Preview(self.plan, self.outputs, self._buffers, clock)
         recorded = WARMUP in self.manifest.files
         self._recorded = parse_warmup(files.file(WARMUP), self.manifest.inputs) if recorded else []
 
@@ -221,6 +229,18 @@ class Replica:
             _populate(frame.arrays)
             self._rehearse(matrix)
         self._frames = self._frames | {frame.number: Prepared(matrix, self._executables, keep)}
+
+    def preview(
+        self, frame: int, epoch: int, generation: Generation, most_rows: int, most_s: float
+    ) -> Previewed | None:
+        """See Replicas.preview. Rows that are in a row store are asked of nobody for this."""
+        if self.remote is not None:
+            return None
+        with self.pinned(PREVIEW_READER) as state:
+            prepared = self._frames[frame]
+            before = Shown(state.generation.digest, state.epoch, state.tables, state.executables)
+            after = Shown(generation.digest, epoch, prepared.tables, prepared.executables[WHOLE])
+            return self.sample.look(before, after, self.costs.cost, most_rows, most_s)
 
     def forget(self, frame: int) -> None:
         """See Replicas.forget."""
@@ -286,6 +306,9 @@ class Replica:
             # What was recorded when its numbers were not refused yet is no fault of the version.
             with suppress(Unfit):
                 bound.append(self.plan.bind(request))
+        if self._recorded and self.remote is None:
+            for one in bound:
+                self.sample.take(one)
         if bound:
             epoch = self._control.entry(self._control.flip).epoch
             rehearse(self.plan, self.remote, tables, epoch, self._executables[WHOLE], self._stock, bound)

@@ -59,6 +59,7 @@ from processor.tables.budgets import Budgets
 from processor.tables.remote.remote_table import RemoteTable
 from processor.tables.table import RowVersions, ServedTable
 from processor.versions.control import ControlWords, Entry
+from processor.versions.preview import Previewed
 from processor.versions.replica import Arrays, Dense, Frame, Replicas
 from processor.watching.histogram import LONG_S, SHORT_S, Histogram
 
@@ -155,6 +156,11 @@ class ServedVersion:
         return self.change.generation.digest
 
     @property
+    def opened(self) -> bool:
+        """Whether anybody reads it."""
+        return self._replicas is not None
+
+    @property
     def replicas(self) -> Replicas:
         """The replicas that answer requests by this version; raises NotReady before open()."""
         if self._replicas is None:
@@ -191,6 +197,7 @@ class ServedVersion:
         digest: str = "",
         *,
         keep: Callable[[], None] | None = None,
+        examine: Callable[[Change], None] = lambda change: None,
         commit: Callable[[], None] = lambda: None,
     ) -> float:
         """Takes the version to the delta's step; returns milliseconds from the call until every reader serves it.
@@ -198,7 +205,8 @@ class ServedVersion:
         digest: of the generation that it leads to; by default what follows from the delta's own checksum.
 
         keep: called once the delta is verified, on a thread of its own, to make it durable while its rows are staged.
-        commit: called once it can be served, to make it part of the chain. What either raises refuses the delta.
+        examine: called once it can be served, to say whether it may be: preview() tells of its scores then. commit:
+        called after that, to make it part of the chain. What any of them raises refuses the delta.
         """
         started_s = self._clock.now_s()
         with self.lock:
@@ -215,6 +223,7 @@ class ServedVersion:
                     generation = Generation(self.manifest.version, delta.step, reached)
                     change = self._next(generation, self._epoch + 1, dense)
                     self._prepare(change)
+                    examine(change)
                 commit()
             except BaseException:
                 self._take_back(versions)
@@ -243,6 +252,16 @@ class ServedVersion:
             self.last_apply_ms = (self._clock.now_s() - started_s) * 1e3
             self.apply_s.observe(self.last_apply_ms / 1e3)
             return self.last_apply_ms
+
+    def preview(self, change: Change, most_rows: int, most_s: float) -> Previewed | None:
+        """What a change that is prepared would do to scores; None before open(), and where nobody can tell."""
+        if self._replicas is None:
+            return None
+        return self._replicas.preview(change.frame.number, change.epoch, change.generation, most_rows, most_s)
+
+    def look_up(self, table: str, keys: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """A table's rows as of the generation that is served; see ServedTable.look_up. The writer's."""
+        return self.tables[table].look_up(keys, self.change.epoch)
 
     def step_of(self, digest: str) -> int | None:
         """The step of a generation that is served or can be gone back to by rollback(); None for any other."""

@@ -89,10 +89,17 @@ class Judge:
         if b is None or c is None:
             self._began = (now_s, baseline, canary)
             return None
-        verdict = _errors(bounds, b, c) or _nonfinite(bounds, b, c) or _shift(bounds, b, c)
+        verdict = weigh(bounds, b, c)
         if now_s - began_s >= bounds.window_s and min(b.requests, c.requests) >= bounds.min_requests:
             self._began = (now_s, baseline, canary)
         return verdict
+
+
+def weigh(bounds: Bounds, baseline: Sketch, canary: Sketch, traffic: bool = False) -> Verdict | None:
+    """Why one side of the evidence is out of the bounds, measured by the other. traffic: scores may have moved because
+    other requests have come, so that their shift says nothing."""
+    verdict = _errors(bounds, baseline, canary) or _nonfinite(bounds, baseline, canary)
+    return verdict if verdict or traffic else _shift(bounds, baseline, canary)
 
 
 def _errors(bounds: Bounds, b: Sketch, c: Sketch) -> Verdict | None:

@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect
 
 from processor.errors import BadInput, FreshetError
 from processor.generation import Generation
+from processor.watching.aftermath import LabelSums
 from serving.admin.authorization import Authorization
 from serving.codecs.wire import Bound, dump_json, header_int, show
 from serving.http.asgi import MAX_LENGTH_HEADER, error_body, error_reply
@@ -72,6 +73,18 @@ class RollbackTo(Strict):
     reason: str = Field("", max_length=500, description="Why; kept in the chain.")
 
 
+class HeldOf(Strict):
+    version: int | None = Field(None, gt=0, lt=2**63, description="Of which version; the newest when left out.")
+    reason: str = Field("", max_length=500, description="Why; kept in the chain.")
+
+
+class JoinedLabels(Strict):
+    generation: str = Field(max_length=40, description="What has scored the rows, such as 3.16.")
+    scores: float = Field(ge=0, description="The sum of their scores.")
+    labels: float = Field(ge=0, description="The sum of their labels.")
+    rows: int = Field(gt=0, lt=2**63)
+
+
 class SessionCount(Strict):
     sessions: int = Field(gt=0, le=1024)
 
@@ -90,6 +103,7 @@ class Policy(Strict):
     shadow: str | None = Field(None, max_length=128)
     shadow_share: float | None = None
     guard: dict[str, int | float] | None = None
+    delta_guard: dict[str, int | float | str] | None = None
     max_rows: int | None = None
     max_ids: int | None = None
 
@@ -117,6 +131,9 @@ def create_admin(
     app.get("/admin/models")(admin.models)
     app.post(f"{model}/deltas", openapi_extra=_documented(DeltaPath, **UPLOAD))(admin.apply_delta)
     app.post(f"{model}/rollback", openapi_extra=_documented(RollbackTo))(admin.rollback)
+    app.post(f"{model}/release", openapi_extra=_documented(HeldOf))(admin.release)
+    app.post(f"{model}/reject", openapi_extra=_documented(HeldOf))(admin.reject)
+    app.post(f"{model}/calibration", openapi_extra=_documented(JoinedLabels))(admin.calibrate)
     app.post(f"{model}/versions/{{version}}/load")(admin.load)
     app.post(f"{model}/versions/{{version}}/unload")(admin.unload)
     app.put(f"{model}/labels/{{label}}", openapi_extra=_documented(LabelOf))(admin.set_label)
@@ -187,11 +204,29 @@ class Admin:
         body = await _body(request, RollbackTo)
         target, why = Generation.parse(body.generation), body.reason
         what = f"roll {name!r} back to {target}" + (f": {show(why)}" if why else "")
-        done = await _audited(request, what, lambda: processor.rollback(name, target, why))
-        undone = [str(generation) for generation in done.undone]
-        following = f"{target.version}.{done.next_step}"
-        answer = {"model": name, "generation": str(done.generation), "undone": undone, "recorded": done.recorded}
-        return _json({**answer, "next": following, "note": _what_follows(done)})
+        return _json(_told(name, await _audited(request, what, lambda: processor.rollback(name, target, why))))
+
+    async def release(self, name: Name, request: Request) -> Response:
+        """Serves what is held of a version, on every server of the repository."""
+        processor, body = self._lifecycle.processor(), await _body(request, HeldOf)
+        what = f"release what is held of {name!r}" + (f": {show(body.reason)}" if body.reason else "")
+        reached = await _audited(request, what, lambda: processor.release_deltas(name, body.version, body.reason))
+        return _json({"model": name, "generation": str(reached)})
+
+    async def reject(self, name: Name, request: Request) -> Response:
+        """Undoes what is held of a version, on every server of the repository."""
+        processor, body = self._lifecycle.processor(), await _body(request, HeldOf)
+        what = f"reject what is held of {name!r}" + (f": {show(body.reason)}" if body.reason else "")
+        return _json(
+            _told(name, await _audited(request, what, lambda: processor.reject_deltas(name, body.version, body.reason)))
+        )
+
+    async def calibrate(self, name: Name, request: Request) -> Response:
+        """Tells of labels that were joined to scores: what is off by them is rolled back."""
+        processor, body = self._lifecycle.processor(), await _body(request, JoinedLabels)
+        evidence = LabelSums(body.scores, body.labels, body.rows)
+        processor.calibrated(name, Generation.parse(body.generation), evidence)
+        return _json({"model": name, "generation": body.generation})
 
     async def load(self, name: Name, version: Version, request: Request) -> Response:
         """Loads a version of the repository; answers when it serves."""
@@ -242,6 +277,13 @@ class Admin:
         what = f"resize {'every group' if group is None else repr(group)} to {sessions} sessions"
         await _audited(request, what, lambda: processor.resize(sessions, group))
         return _json({"groups": {name: s.sessions for name, s in processor.group_stats().items()}})
+
+
+def _told(name: str, done: RolledBack) -> dict[str, Any]:
+    """A rollback, as JSON has it."""
+    undone = [str(generation) for generation in done.undone]
+    answer = {"model": name, "generation": str(done.generation), "undone": undone, "recorded": done.recorded}
+    return {**answer, "next": f"{done.generation.version}.{done.next_step}", "note": _what_follows(done)}
 
 
 def _what_follows(done: RolledBack) -> str:

@@ -105,6 +105,43 @@ def delta_rollback(
     print(reached["note"])
 
 
+@delta_app.command("release")
+def delta_release(
+    model: Annotated[str, typer.Argument(help="The model.")],
+    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+    reason: Annotated[str, typer.Option(help="Why; kept in the chain and shown by `freshet delta list`.")] = "",
+    admin: AdminOption = DEFAULT_ADMIN,
+    admin_token: TokenOption = "",
+) -> None:
+    """Serves the deltas that are held, on every server of the repository."""
+    reached = _decide("release", model, version, reason, admin, admin_token)
+    print(f"{reached['model']} {reached['generation']}")
+
+
+@delta_app.command("reject")
+def delta_reject(
+    model: Annotated[str, typer.Argument(help="The model.")],
+    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+    reason: Annotated[str, typer.Option(help="Why; kept in the chain and shown by `freshet delta list`.")] = "",
+    admin: AdminOption = DEFAULT_ADMIN,
+    admin_token: TokenOption = "",
+) -> None:
+    """Undoes the deltas that are held: goes back to what is served, on every server of the repository."""
+    reached = _decide("reject", model, version, reason, admin, admin_token)
+    print(f"{reached['model']} {reached['generation']}")
+    print(reached["note"])
+
+
+def _decide(what: str, model: str, version: int | None, reason: str, admin: str, admin_token: str) -> dict[str, Any]:
+    from serving.commands.admin_client import AdminClient, quoted
+
+    body = {"version": version, "reason": reason}
+    decided: dict[str, Any] = AdminClient(admin, admin_token).send_json(
+        "POST", f"/admin/models/{quoted(model)}/{what}", body
+    )
+    return decided
+
+
 @delta_app.command("make")
 def delta_make(
     model: Annotated[str, typer.Argument(help="The model.")],

@@ -121,6 +121,12 @@ def describe_deltas(root: str, model: str, version: int | None) -> None:
     console.print(table)
     here = f"{reader.manifest.version}.{at.step}"
     console.print(f"served: {here}, digest {at.digest}; the next step is {history.top + 1}", highlight=False)
+    if history.gate is not None:
+        console.print(f"HELD: {history.held or 'without a reason'}", markup=False, highlight=False)
+        console.print(
+            f"`freshet delta release {model}` serves what waits, `freshet delta reject {model}` undoes it",
+            markup=False, highlight=False,
+        )  # fmt: skip
     if trouble:
         console.print(f"DIVERGED: {trouble}", markup=False, highlight=False)
 

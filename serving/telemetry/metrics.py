@@ -319,6 +319,7 @@ class Metrics(Collector):
             return
         yield from _group_families(groups)
         yield from _catalogue_families(processor.catalogue)
+        yield from _guard_families(processor.catalogue)
         for kind, table in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
             for name, text, value in table:
                 family = kind(name, text, labels=("model",))
@@ -349,6 +350,29 @@ def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric
         for file, count in sorted(model.damaged.items()):
             damaged.add_metric((name, file), count)
     yield from (ready, refused, damaged)
+
+
+def _guard_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
+    held = CounterMetricFamily(
+        "freshet_deltas_held", "Deltas that were found out of line before they were served.", labels=("model", "kind")
+    )
+    taken_back = CounterMetricFamily(
+        "freshet_deltas_taken_back", "How often what was served was rolled back by itself.", labels=("model", "kind")
+    )
+    preview = HistogramMetricFamily(
+        "freshet_delta_preview_duration_seconds",
+        "Scoring rows that were asked for lately, before a delta is served.",
+        labels=("model",),
+    )
+    for name, model in sorted(catalogue.items()):
+        done = model.vigilance
+        for kind, count in sorted(done.held.items()):
+            held.add_metric((name, kind), count)
+        for kind, count in sorted(done.taken_back.items()):
+            taken_back.add_metric((name, kind), count)
+        cumulated = buckets(done.preview_s.bounds, done.preview_s.counts)
+        preview.add_metric((name,), cumulated, done.preview_s.total)
+    yield from (held, taken_back, preview)
 
 
 def _request_families(counts: Counts) -> Iterator[Metric]:

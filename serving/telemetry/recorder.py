@@ -44,6 +44,7 @@ from processor.columns import Column, Ragged, Strings, nbytes_of
 from processor.errors import BadInput, FreshetError
 from processor.features.plan import BoundRequest
 from processor.package.manifest import FLOATS, Input, Manifest
+from processor.package.recording_columns import GENERATION, INPUT, METADATA, OUTPUT, REQUEST, ROW, TIME
 from processor.sessions.request import Done, PredictReply, PredictRequest
 from processor.versions.replica import Replica
 
@@ -54,11 +55,7 @@ GROUP_ROWS = 16384
 ROTATE_S = 60.0
 IDLE_S = 1.0
 FILES = 16
-METADATA = b"freshet"
 TIMESTAMP = pa.timestamp("us", "UTC")
-REQUEST, ROW, TIME, GENERATION, OUTPUT, INPUT = (
-    "freshet.request", "freshet.row", "freshet.time", "freshet.generation", "freshet.output.", "freshet.input.",
-)  # fmt: skip
 TYPES = {
     "id": pa.int64(),
     "float": pa.float32(),

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from processor.backends.opening import executable_files
 from processor.clock import Clock
 from processor.errors import Corrupt, FreshetError
+from processor.generation import Generation
 from processor.memory import Handle, advise, share
 from processor.package.manifest import Manifest
 from processor.package.tensors import crc32
@@ -195,3 +196,10 @@ class Receiver:
         named = {n for names in (*message["tables"], numbers) for n in names.values()}
         self._arrays = {number: array for number, array in arrays.items() if number in named}
         self._dense, self._dense_numbers = dense, numbers
+
+    def preview(self, message: Message) -> list[Any] | None:
+        """See Replicas.preview; as JSON has it."""
+        generation = Generation(self.replica.manifest.version, message["step"], message["digest"])
+        most_rows, most_s = message["rows"], message["seconds"]
+        told = self.replica.preview(message["frame"], message["epoch"], generation, most_rows, most_s)
+        return None if told is None else [told.rows, told.seconds, [list(figure) for figure in told.figures]]

@@ -40,13 +40,16 @@ from numpy.typing import NDArray
 
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
+from processor.generation import Generation
 from processor.overview import describe
 from processor.package.mapped_file import BYTES
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.versions.host import ModelHost
+from processor.versions.preview import Previewed
 from processor.versions.refusals import report
 from processor.versions.replica import Frame
 from processor.versions.served_version import ServedVersion
+from processor.watching.delta_figures import Figure
 from processor.watching.judge import Evidence
 from processor.watching.sketch import Sketch
 from processor.watching.stats import Compared, GroupStats, SessionStats
@@ -61,6 +64,7 @@ log = logging.getLogger("freshet.fleet")
 
 ANSWER_TIMEOUT_S = 300.0
 ANSWER_AT_ONCE_S = 1.0
+PREVIEW_TIMEOUT_S = 0.5
 ABSENCE_TIMEOUT_S = 2.0
 ABSENCE_POLL_S = 0.02
 # Clients' changes and questions at once; those of one model wait for each other anyway.
@@ -84,7 +88,7 @@ class FleetHost(ModelHost):
         tables = RemoteTables.of(remote, clock) if remote else None
         super().__init__(
             config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables, config.budgets(),
-            config.policies(),
+            config.policies(), config.delta_guard,
         )  # fmt: skip
         self._fleet = fleet
         self._registry = threading.Lock()
@@ -412,6 +416,22 @@ class FleetReplicas:
             self._open(frame)
             return
         self._offer(self._sender.number(frame), list(self._held))
+
+    def preview(
+        self, frame: int, epoch: int, generation: Generation, most_rows: int, most_s: float
+    ) -> Previewed | None:
+        """See Replicas.preview: by the first worker that can tell."""
+        asked = {"frame": frame, "epoch": epoch, "step": generation.step, "digest": generation.digest}
+        for worker in list(self._held):
+            try:
+                answer = worker.ask("preview", {"version": self.key, **asked, "rows": most_rows, "seconds": most_s})
+                told = answer.result(PREVIEW_TIMEOUT_S + most_s)["preview"]
+            except (Gone, TimeoutError):
+                continue
+            if told is not None:
+                rows, seconds, figures = told
+                return Previewed(rows, seconds, [Figure(*figure) for figure in figures])
+        return None
 
     def forget(self, frame: int) -> None:
         """See Replicas.forget."""

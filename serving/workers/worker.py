@@ -239,7 +239,7 @@ class Worker:
             self._ports.release(message["share"])
         elif op == "silent":
             self._notice(message["seats"])
-        elif op in ("open", "frame", "forget", "close"):
+        elif op in ("open", "frame", "preview", "forget", "close"):
             self._changes.submit(message["version"], lambda: self._change(message, fds))
         elif op == "routes":
             self._reroute(message)
@@ -325,6 +325,10 @@ class Worker:
                     self._receivers[key] = Receiver(message, unpacker, self._options_of, self._clock, self._remote)
                 elif op == "frame":
                     self._receivers[key].prepare(message, unpacker)
+                elif op == "preview":
+                    told = self._receivers[key].preview(message)
+                    self._reply(message, preview=told)
+                    return
                 elif op == "forget":
                     self._receivers[key].replica.forget(message["frame"])
                 else:

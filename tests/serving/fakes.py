@@ -20,7 +20,9 @@ from processor.generation import Generation
 from processor.package.manifest import Input, Manifest, Output
 from processor.sessions.request import Done
 from processor.versions.model import RolledBack
+from processor.versions.probation import Vigilance
 from processor.versions.traffic import Traffic
+from processor.watching.aftermath import LabelSums
 from processor.watching.histogram import Histogram
 from processor.watching.sketch import Block, Sketch, note_batch
 from processor.watching.stats import ChainStatus, GroupStats, SessionStats
@@ -160,6 +162,17 @@ class FakeProcessor:
         self.calls.append(("rollback", model, generation, reason))
         return RolledBack(generation, [Generation(3, 17)], 18, recorded=True)
 
+    def release_deltas(self, model: str, version: int | None = None, reason: str = "") -> Generation:
+        self.calls.append(("release", model, version, reason))
+        return Generation(3, 18)
+
+    def reject_deltas(self, model: str, version: int | None = None, reason: str = "") -> RolledBack:
+        self.calls.append(("reject", model, version, reason))
+        return RolledBack(Generation(3, 17), [Generation(3, 18)], 19, recorded=True)
+
+    def calibrated(self, model: str, generation: Generation, evidence: LabelSums) -> None:
+        self.calls.append(("calibrated", model, generation, evidence))
+
     def load(self, model: str, version: int, by_hand: bool = True) -> None:
         self.calls.append(("load", model, version))
 
@@ -198,9 +211,12 @@ class FakeProcessor:
         routes = SimpleNamespace(served={3: version}, shares=lambda: {3: 0.95}, traffic=Traffic(), labels={"stable": 3})
         chain = ChainStatus("HELD", "late labels", "ab" * 16, 17, 19, 2)
         states = [VersionStatus(4, "END", "a table does not fit"), VersionStatus(3, "AVAILABLE")]
+        vigilance = Vigilance()
+        vigilance.held["bias"], vigilance.taken_back["shift"] = 2, 1
+        vigilance.preview_s.observe(0.004)
         model = SimpleNamespace(
             ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, status=lambda: states,
-            damaged={"tables/user.safetensors": 1},
+            damaged={"tables/user.safetensors": 1}, vigilance=vigilance,
         )  # fmt: skip
         return dict.fromkeys(self.manifests, model)
 

@@ -99,6 +99,37 @@ def test_behind_a_gate_nothing_is_served_until_it_is_lifted():
         take(history, history.next(RELEASE, history.head))
 
 
+def test_a_gate_may_stand_before_what_is_there_and_move_back_but_not_on():
+    history = grown(5)
+    take(history, history.next(HOLD, history.on_line(3), reason="1.4 held"))
+    assert (history.target.step, history.head.step, history.held) == (3, 5, "1.4 held")
+    take(history, delta(history, 6))
+    assert history.target.step == 3
+    take(history, history.next(HOLD, history.on_line(2), reason="1.3 held"))
+    assert (history.target.step, history.held) == (2, "1.3 held")
+    for step in (2, 4):
+        with pytest.raises(Conflict, match="the chain is held"):
+            history.check(history.next(HOLD, history.on_line(step)))
+
+
+def test_a_gate_stands_on_the_line():
+    history = grown(3)
+    undone = history.head
+    take(history, history.next(ROLLBACK, history.on_line(1)))
+    with pytest.raises(Conflict, match="hold of step 3, which is not on the line"):
+        history.check(history.next(HOLD, undone))
+
+
+def test_what_is_released_is_vouched_for_to_the_head():
+    history = grown(3)
+    take(history, history.next(HOLD, history.on_line(2)))
+    assert history.vouched == 0
+    take(history, history.next(RELEASE, history.head))
+    assert history.vouched == 3
+    take(history, delta(history, 4))
+    assert history.vouched == 3
+
+
 @pytest.mark.parametrize(("back", "held"), [(3, True), (2, False), (1, False)])
 def test_a_rollback_to_a_gate_or_before_it_lifts_it(back, held):
     history = grown(2)
@@ -204,6 +235,13 @@ class Chains(RuleBasedStateMachine):
         kind = RELEASE if self.history.gate else HOLD
         self.write(self.history.next(kind, self.history.head))
 
+    @rule(data=st.data())
+    def gate_before(self, data):
+        before = list(self.history.back(self.history.target))
+        before = before[1:] if self.history.gate else before
+        if before:
+            self.write(self.history.next(HOLD, data.draw(st.sampled_from(before))))
+
     @precondition(lambda self: self.history.target.record is not None)
     @rule(data=st.data())
     def fold(self, data):
@@ -244,7 +282,7 @@ class Chains(RuleBasedStateMachine):
         part = History.since(reached, sha256(self.records[made.since - 1]), made)
         for number in range(made.since + 1, len(self.records) + 1):
             record = ChainRecord.from_bytes(self.records[number - 1], number)
-            if record.kind == ROLLBACK and record.step < part.base.step:
+            if record.kind in (ROLLBACK, HOLD) and record.step < part.base.step:
                 return
             part.check(record)
             part.take(record, sha256(self.records[number - 1]))

@@ -252,6 +252,43 @@ def test_a_rollback_beyond_the_snapshot_is_followed_by_who_began_there(version):
     assert Ledger.of(version).history.head == ledger.history.head
 
 
+def test_a_gate_before_the_snapshot_is_followed_by_who_began_there(version):
+    ledger = Ledger.of(version)
+    for step in range(1, 6):
+        ledger.publish(make_delta(step, [step]))
+    snapshot_at(ledger, 4)
+    other = Ledger.of(version)
+    ledger.hold("1.3 held", ledger.history.on_line(2))
+    assert [record.kind for record in other.look()] == ["hold"]
+    assert other.history.target == ledger.history.target
+    assert Ledger.of(version).history.target.step == 2
+
+
+def test_of_several_who_hold_the_first_is_enough(version):
+    one, other = Ledger.of(version), Ledger.of(version)
+    for step in (1, 2, 3):
+        one.publish(make_delta(step, [step]))
+    one.hold("1.3 held", one.history.on_line(2))
+    other.look()
+    other.hold("1.3 held, too", other.history.on_line(2))
+    other.hold("everything")
+    assert [record.reason for record in records(version)][3:] == ["1.3 held"]
+    other.hold("1.2 held", other.history.on_line(1))
+    one.look()
+    assert one.history.target.step == 1
+
+
+def test_what_was_undone_meanwhile_is_not_held(version):
+    ledger, other = Ledger.of(version), Ledger.of(version)
+    for step in (1, 2, 3):
+        ledger.publish(make_delta(step, [step]))
+    other.look()
+    before = other.history.on_line(2)
+    ledger.rollback(1)
+    other.hold("1.3 held", before)
+    assert other.history.gate is None
+
+
 def test_of_two_writers_one_wins_and_the_other_decides_anew(version, monkeypatch):
     one, other = Ledger.of(version), Ledger.of(version)
     real, lost = ledger_module.exclusive_file, []

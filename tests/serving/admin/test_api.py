@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from processor.generation import Generation
+from processor.watching.aftermath import LabelSums
 from serving.loading.priority import BULK_NBYTES
 from tests.serving.admin.fakes import Client
 
@@ -146,6 +147,29 @@ def test_rollback_load_unload_and_labels_reach_the_processor():
     ]
 
 
+def test_what_is_held_is_released_or_rejected_and_labels_are_told():
+    client = Client()
+    released = client("POST", "/admin/models/ctr/release", json={"reason": "seen"})
+    assert released.json() == {"model": "ctr", "generation": "3.18"}
+    rejected = client("POST", "/admin/models/ctr/reject", json={"version": 3}).json()
+    assert (rejected["generation"], rejected["undone"], rejected["next"]) == ("3.17", ["3.18"], "3.19")
+    sums = {"generation": "3.17", "scores": 12.5, "labels": 10.0, "rows": 100}
+    assert client("POST", "/admin/models/ctr/calibration", json=sums).status_code == 200
+    assert client.processor.calls == [
+        ("release", "ctr", None, "seen"),
+        ("reject", "ctr", 3, ""),
+        ("calibrated", "ctr", Generation(3, 17), LabelSums(12.5, 10.0, 100)),
+    ]
+
+
+@pytest.mark.parametrize("changed", [{"scores": -1}, {"rows": 0}, {"labels": "2"}, {"generation": "3"}, {"more": 1}])
+def test_sums_of_labels_that_are_none_are_refused(changed):
+    client = Client()
+    sums = {"generation": "3.17", "scores": 12.5, "labels": 10.0, "rows": 100} | changed
+    assert client("POST", "/admin/models/ctr/calibration", json=sums).status_code == 400
+    assert client.processor.calls == []
+
+
 def test_a_name_cannot_forge_a_line_of_the_log(caplog):
     client = Client()
     with caplog.at_level(logging.INFO, "freshet.admin"):
@@ -186,6 +210,9 @@ def test_every_route_is_in_the_schema():
         "/admin/models",
         "/admin/models/{name}/deltas",
         "/admin/models/{name}/rollback",
+        "/admin/models/{name}/release",
+        "/admin/models/{name}/reject",
+        "/admin/models/{name}/calibration",
         "/admin/models/{name}/versions/{version}/load",
         "/admin/models/{name}/versions/{version}/unload",
         "/admin/models/{name}/labels/{label}",

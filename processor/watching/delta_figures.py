@@ -1,0 +1,122 @@
+"""What a delta is like, in figures: how far it moves the rows and weights that were there, and the scores of the same
+rows. Pure: arrays come in, numbers go out.
+
+A figure is 0 for a delta that changes nothing, and grows with what it changes; each is relative to what was there, so
+that one bound is good for any model.
+
+    moved     of a table: length of the change of the rows that it had, relative to those rows' own
+    size      of a table: how many times shorter those rows have become, as a logarithm; 0 where they have grown
+    removed   of a table: the share of its rows that go
+    dense     of all dense tensors together: length of the change, relative to their own
+    bias      of an output: how far the mean score has moved, relative to the mean score
+    disorder  of an output: how far the order of the rows is another one: 1 less the rank correlation
+    spread    of an output: how many times wider or narrower the scores lie, as a logarithm
+    nonfinite of an output: the share of rows whose score is no number any more
+
+Rows that a delta brings for the first time count for none of them: they are nobody's change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.package.delta import Delta
+
+Float32s = NDArray[np.float32]
+RowsBefore = Callable[[str, NDArray[np.int64]], tuple[NDArray[np.bool_], Float32s]]
+"""Of a table's keys: which have a row, bool [n], and the rows of those m, float32 [m, dim]."""
+
+SAMPLE_ROWS = 512
+"""Rows of a table that are looked at, spread over the delta's."""
+LEAST_ROWS = 32
+"""Fewer say nothing."""
+MOST_RATIO = 1e6
+ALIKE = 1e-6
+
+
+class Figure(NamedTuple):
+    """One figure of a delta. what: the table or output, "" for all together."""
+
+    kind: str
+    what: str
+    value: float
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def delta_figures(
+    delta: Delta, before: RowsBefore, rows: Mapping[str, int], dense: Mapping[str, Float32s]
+) -> list[Figure]:
+    """The figures of a delta that need no scores. before: as of the generation that it stands on. rows: of each table
+    there. dense: the tensors there."""
+    figures = []
+    for name, changes in delta.tables.items():
+        every = max(1, -(-len(changes.keys) // SAMPLE_ROWS))
+        known, old = before(name, changes.keys[::every])
+        if len(old) >= LEAST_ROWS:
+            new = changes.rows[::every]
+            new = new if len(old) == len(known) else new[known]
+            length = _length(old)
+            figures.append(Figure("moved", name, _ratio(_length(new - old), length)))
+            figures.append(Figure("size", name, max(0.0, -_log_ratio(_length(new), length))))
+        if len(changes.removed) >= LEAST_ROWS:
+            figures.append(Figure("removed", name, len(changes.removed) / max(rows[name], len(changes.removed))))
+    if delta.dense:
+        length = math.hypot(*(_length(dense[name]) for name in delta.dense))
+        change = math.hypot(*(_length(tensor - dense[name]) for name, tensor in delta.dense.items()))
+        figures.append(Figure("dense", "", _ratio(change, length)))
+    return figures
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s]) -> list[Figure]:
+    """The figures of the same rows' scores under two states, by output; any shape, the same in both."""
+    figures = []
+    for name, scores in before.items():
+        old, new = scores.reshape(-1).astype(np.float64), after[name].reshape(-1).astype(np.float64)
+        there = np.isfinite(old)
+        lost = there & ~np.isfinite(new)
+        figures.append(Figure("nonfinite", name, float(lost.sum()) / max(1, int(there.sum()))))
+        old, new = old[there & ~lost], new[there & ~lost]
+        if len(old) < LEAST_ROWS:
+            continue
+        size, width = float(np.abs(old).mean()), float(old.std())
+        figures.append(Figure("bias", name, _ratio(abs(float(new.mean() - old.mean())), size)))
+        # Scores that are all alike have no order, and no spread worth speaking of.
+        if width > ALIKE * size:
+            figures.append(Figure("spread", name, abs(_log_ratio(float(new.std()), width))))
+            figures.append(Figure("disorder", name, 1.0 - rank_correlation(old, new)))
+    return figures
+
+
+def rank_correlation(some: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+    """Spearman's: 1 for the same order, -1 for the opposite, 0 where either is constant. Equal values share a rank."""
+    a, b = _ranks(some), _ranks(others)
+    spread = math.sqrt(float(((a - a.mean()) ** 2).sum() * ((b - b.mean()) ** 2).sum()))
+    return float(((a - a.mean()) * (b - b.mean())).sum()) / spread if spread else 0.0
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts - 1) / 2)[inverse]
+
+
+def _length(array: Float32s) -> float:
+    return math.sqrt(float(np.vdot(array, array)))
+
+
+def _ratio(value: float, of: float) -> float:
+    if not of:
+        return MOST_RATIO if value else 0.0
+    ratio = value / of
+    # What is too long to be measured is NaN here.
+    return ratio if ratio < MOST_RATIO else MOST_RATIO
+
+
+def _log_ratio(some: float, other: float) -> float:
+    return math.log(max(_ratio(some, other), 1 / MOST_RATIO)) if some or other else 0.0

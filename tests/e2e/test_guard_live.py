@@ -1,0 +1,192 @@
+"""A guarded server under load: each fault is held, or rolled back within a second, and no request fails for it."""
+
+import http.client
+import json
+import threading
+import time
+
+import pytest
+
+from processor.chain.ledger import Ledger
+from processor.package.delta import write_delta
+from processor.package.repository import Repository
+from tests.e2e.servers import ALONE, LiveServer
+from tests.e2e.test_after_a_bad_delta import freshet
+from tests.guarded import FAULTS, Stream, as_inputs, write_guarded
+from tests.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.guarded]
+GOOD = 12
+GUARDED = ("--delta-guard", "on")
+LAYOUTS = {"one process": (*ALONE, *GUARDED), "workers": ("--workers", "2", *GUARDED)}
+
+
+def as_json(count, seed):
+    columns = as_inputs(count, seed)
+    tags = columns["tags"]
+    words = [word.decode() for word in tags.values.tolist()]
+    return {
+        "user": columns["user"].tolist(),
+        "tags": [words[a:b] for a, b in zip(tags.row_splits.tolist(), tags.row_splits.tolist()[1:])],
+        "floats": columns["floats"].tolist(),
+    }
+
+
+class Load:
+    """Clients that ask all the time. failed: what went wrong; seen: generation -> when it was first, and last, met."""
+
+    def __init__(self, server, clients=2):
+        self.failed, self.seen, self.asked = [], {}, 0
+        self._server, self._stop = server, threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(seed,)) for seed in range(clients)]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        until(lambda: self.asked > 60)
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self, seed):
+        connection = http.client.HTTPConnection("127.0.0.1", self._server.http_port, timeout=60)
+        bodies = [as_json(8, seed * 100 + n) for n in range(50)]
+        while not self._stop.is_set():
+            try:
+                _, generation = self._server.predict("small", bodies[self.asked % 50], connection)
+            except Exception as error:
+                self.failed.append(error)
+                return
+            now_s = time.monotonic()
+            self.seen[generation] = (self.seen.get(generation, (now_s,))[0], now_s)
+            self.asked += 1
+        connection.close()
+
+
+def publish(repository, delta):
+    write_delta(repository / "small" / "1" / "deltas" / f"{delta.step}.safetensors", delta)
+
+
+def feed(server, repository, stream, count=GOOD):
+    for _ in range(count):
+        delta = stream.good()
+        publish(repository, delta)
+        until(lambda delta=delta: server.generation("small") == f"1.{delta.step}")
+
+
+def chain_of(server):
+    status, _, body = server.get("/admin/models", admin=True)
+    assert status == 200
+    return json.loads(body)["models"]["small"]["served"]["1"]["chain"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_fault_is_held_and_no_request_fails(tmp_path, layout):
+    repository = tmp_path / "repository"
+    write_guarded(repository)
+    stream = Stream()
+    with LiveServer(repository, *LAYOUTS[layout], log=tmp_path / "serve.log") as server, Load(server) as load:
+        feed(server, repository, stream)
+        used = GOOD
+        for number, fault in enumerate(FAULTS):
+            bad = stream.fault(fault)
+            publish(repository, bad)
+            until(lambda: chain_of(server)["state"] == "HELD")
+            assert f"1.{bad.step} held: " in chain_of(server)["reason"], fault
+            assert server.generation("small") == f"1.{used}"
+            if number % 2:
+                admin = ("--admin", f"http://127.0.0.1:{server.admin_port}")
+                listed = " ".join(freshet("delta", "list", "small", "--repository", repository).split())
+                assert f"HELD: 1.{bad.step} held: " in listed
+                assert "`freshet delta release small` serves what waits" in listed
+                told = freshet("delta", "reject", "small", "--reason", "seen", *admin)
+                assert told.startswith(f"small 1.{used}\n")
+            else:
+                status, reply = server.post_json("/admin/models/small/reject", {"reason": fault})
+                assert (status, reply["undone"]) == (200, [f"1.{bad.step}"])
+            stream.skip()
+            feed(server, repository, stream, 1)
+            used = bad.step + 1
+        assert load.failed == []
+        assert set(load.seen) <= {f"1.{step}" for step in range(used + 1)}
+        assert not {f"1.{GOOD + 1 + 2 * n}" for n in range(len(FAULTS))} & set(load.seen)
+        text = server.get("/metrics")[2].decode()
+        held = sum(
+            float(line.split()[-1]) for line in text.splitlines() if line.startswith("freshet_deltas_held_total")
+        )
+        assert held == len(FAULTS)
+        print(f"{load.asked} requests, 0 failed; {len(FAULTS)} faults held")
+
+
+def test_servers_of_one_repository_come_to_the_same_end_and_a_start_too(tmp_path):
+    repository = tmp_path / "repository"
+    write_guarded(repository)
+    stream = Stream()
+    with (
+        LiveServer(repository, *LAYOUTS["one process"], log=tmp_path / "one.log") as one,
+        LiveServer(repository, *LAYOUTS["one process"], log=tmp_path / "two.log") as two,
+        Load(one) as load,
+    ):
+        feed(one, repository, stream)
+        publish(repository, stream.fault("hundredfold"))
+        for server in (one, two):
+            until(lambda server=server: chain_of(server)["state"] == "HELD")
+            until(lambda server=server: server.generation("small") == f"1.{GOOD}")
+        with LiveServer(repository, *LAYOUTS["one process"], log=tmp_path / "three.log") as three:
+            assert (three.generation("small"), chain_of(three)["state"]) == (f"1.{GOOD}", "HELD")
+        told = freshet("delta", "release", "small", "--admin", f"http://127.0.0.1:{two.admin_port}")
+        assert told == f"small 1.{GOOD + 1}\n"
+        until(lambda: one.generation("small") == f"1.{GOOD + 1}")
+        assert load.failed == []
+    kinds = [record.kind for record in Ledger.of(Repository(repository).version("small", 1)).records()]
+    assert kinds == ["delta"] * (GOOD + 1) + ["hold", "release"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_labels_that_are_off_roll_a_delta_back_within_a_second(tmp_path, layout):
+    repository = tmp_path / "repository"
+    write_guarded(repository)
+    stream = Stream()
+    with LiveServer(repository, *LAYOUTS[layout], log=tmp_path / "serve.log") as server, Load(server) as load:
+        for _ in range(2):
+            feed(server, repository, stream, 1)
+            asked = load.asked
+            until(lambda asked=asked: load.asked > asked + 1000)
+        route = "/admin/models/small/calibration"
+        sums = {"scores": 1000.0, "labels": 1000.0, "rows": 20_000}
+        assert server.post_json(route, {"generation": "1.2", **sums})[0] == 200
+        time.sleep(0.6)
+        feed(server, repository, stream, 1)
+        time.sleep(0.6)
+        began_s = time.monotonic()
+        assert server.post_json(route, {"generation": "1.3", **sums, "scores": 2000.0})[0] == 200
+        until(lambda: server.generation("small") == "1.2", within_s=5)
+        took_s = time.monotonic() - began_s
+        assert load.failed == []
+    assert took_s < 1.0
+    newest = list(Ledger.of(Repository(repository).version("small", 1)).records())[-1]
+    assert newest.kind == "rollback"
+    assert newest.reason.startswith("taken back by itself: calibration: scores are 2.00 times")
+    print(f"{layout}: rolled back {took_s * 1e3:.0f} ms after the evidence")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_nothing_was_usual_for_is_taken_back_within_a_second_of_being_served(tmp_path, layout):
+    """The first delta of a version, of scores 1.7 times as high: less than what no delta is ever like."""
+    repository = tmp_path / "repository"
+    write_guarded(repository)
+    with LiveServer(repository, *LAYOUTS[layout], log=tmp_path / "serve.log") as server, Load(server) as load:
+        until(lambda: load.asked > 1500)
+        publish(repository, Stream().fault("times_1.7"))
+        until(lambda: "1.1" in load.seen)
+        until(lambda: server.generation("small") == "1.0", within_s=10)
+        until(lambda: load.seen["1.0"][1] > load.seen["1.1"][1] + 0.2)
+        assert load.failed == []
+        first_s, last_s = load.seen["1.1"]
+    newest = list(Ledger.of(Repository(repository).version("small", 1)).records())[-1]
+    assert newest.reason.startswith("taken back by itself: shift: scores have shifted by ")
+    print(f"{layout}: served for {last_s - first_s:.2f} s")
+    assert last_s - first_s < 1.5

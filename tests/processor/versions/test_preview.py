@@ -1,0 +1,164 @@
+"""Rows that were asked for lately, scored under a state that nobody is served yet."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.clock import SystemClock
+from processor.sessions.request import Work
+from processor.sessions.session import Session
+from processor.versions.preview import IDS_OF_ONE, MOST_ROWS, REFRESH_S, Excerpt, extent, runs
+from tests.guarded import Stream, as_inputs, write_guarded
+from tests.packages import open_version
+
+COSTS = {1: 1e-5, 4: 2e-5, 16: 4e-5}
+
+
+class Clock:
+    """now_s() is what a test sets."""
+
+    now = 0.0
+
+    def now_s(self):
+        return self.now
+
+
+class Staged(Exception):
+    """Nothing is to be flipped."""
+
+
+@pytest.fixture
+def version(tmp_path):
+    return open_version(write_guarded(tmp_path))
+
+
+def sampled(version, requests=10, rows=8):
+    replica = version.replicas
+    for seed in range(requests):
+        replica.sample.take(replica.plan.bind(as_inputs(rows, seed)))
+    return replica
+
+
+def previewed(version, delta, most_rows=256, most_s=1.0):
+    """What the delta would do; it is not served."""
+    told = []
+
+    def examine(change):
+        told.append(version.preview(change, most_rows, most_s))
+        raise Staged
+
+    with pytest.raises(Staged):
+        version.apply(delta, examine=examine)
+    return told[0]
+
+
+def scored(replica, requests):
+    """What a session would answer."""
+    return np.concatenate([_answer(replica, as_inputs(8, seed)) for seed in range(requests)])
+
+
+def _answer(replica, inputs):
+    answers = []
+    bound = replica.plan.bind(inputs)
+    Session(0, SystemClock()).run([Work(bound.rows, bound.ids, replica=replica, bound=bound, done=answers.append)])
+    return answers[0].outputs["score"]
+
+
+def test_it_scores_what_will_be_answered_and_what_was(version):
+    replica, stream = sampled(version), Stream()
+    before, delta = scored(replica, 10), stream.good(rate=30.0)
+    told = previewed(version, delta)
+    assert told.rows == 80
+    np.testing.assert_array_equal(scored(replica, 10), before)
+    version.apply(delta)
+    after = scored(replica, 10)
+    bias = next(f.value for f in told.figures if f.kind == "bias")
+    assert bias == pytest.approx(abs(after.mean() - before.mean()) / before.mean(), rel=1e-3)
+    assert bias > 0
+
+
+def test_nothing_of_it_is_counted(version):
+    replica = sampled(version)
+    previewed(version, Stream().good())
+    assert replica.costs.cost.keys() == {1, 4, 16}
+    assert all(buffers.counts.sum() == 0 for buffers in replica._stock)
+    assert version.control.oldest_pin() > version.change.flip
+
+
+def test_what_the_newest_scored_is_what_the_next_is_compared_with(version):
+    replica, stream = sampled(version), Stream()
+    looked = []
+    score = replica.sample._score
+    replica.sample._score = lambda *args: looked.append(args[0].digest) or score(*args)
+    for _ in range(3):
+        version.apply(stream.good(), examine=lambda change: version.preview(change, 256, 1.0))
+    assert len(looked) == 4
+
+
+def test_what_was_previewed_and_not_served_is_not_compared_with(version):
+    replica, stream = sampled(version), Stream()
+    previewed(version, stream.fault("times_1.7"))
+    told = previewed(version, stream.good())
+    assert max(f.value for f in told.figures if f.kind == "bias") < 0.05
+    assert str(replica.generation) == "1.0"
+
+
+def test_with_few_rows_nobody_can_tell(version):
+    sampled(version, requests=3)
+    assert previewed(version, Stream().good()) is None
+
+
+def test_before_anybody_reads_the_version_nobody_can_tell(tmp_path):
+    version = open_version(write_guarded(tmp_path))
+    version._replicas = None
+    assert version.preview(version.change, 256, 1.0) is None
+
+
+def test_no_more_is_gathered_than_is_wanted_and_anew_after_a_while(version):
+    replica, clock = version.replicas, Clock()
+    sample = replica.sample
+    sample._clock = clock
+    sample._since_s = 0.0
+    bound = replica.plan.bind(as_inputs(50))
+    taken = 0
+    while sample.wanted:
+        sample.take(bound)
+        taken += 1
+    assert taken == MOST_ROWS // 8
+    assert previewed(version, Stream().good()).rows == MOST_ROWS
+    assert not sample.wanted
+    clock.now = REFRESH_S
+    previewed(version, Stream().good())
+    assert sample.wanted
+
+
+def test_a_request_that_holds_much_is_not_kept(version):
+    sample = version.replicas.sample
+    sample.take(version.replicas.plan.bind(as_inputs(8))._replace(ids=IDS_OF_ONE + 1))
+    assert sample._gathered == []
+
+
+@given(st.integers(0, 5000), st.floats(1e-6, 1.0))
+def test_rows_are_whole_runs_that_fit_the_time(rows, most_s):
+    bucket, fit = extent(COSTS, rows, most_s)
+    assert bucket == 16
+    assert fit <= rows
+    assert fit == rows or fit == 32 or (fit % bucket == 0 and fit / bucket * COSTS[bucket] <= most_s)
+
+
+def test_of_buckets_that_others_may_wait_for_none_is_taken_where_there_is_a_smaller():
+    assert extent({1: 1e-4, 64: 1e-3, 256: 1e-3}, 256, 0.002) == (64, 128)
+    assert extent({256: 1e-3}, 100, 0.002) == (256, 100)
+
+
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=40), st.integers(1, 100), st.sampled_from([1, 4, 16]))
+def test_every_row_is_in_one_run_and_in_order(counts, most, bucket):
+    sample = [Excerpt(number, count) for number, count in enumerate(counts)]
+    rows = min(most, sum(counts))
+    seen = []
+    for part, spans in runs(sample, rows, bucket):
+        assert 0 < spans[:, 1].sum() <= bucket
+        for number, (first, count) in zip(part, spans.tolist()):
+            seen += [(number, row) for row in range(first, first + count)]
+    assert seen == [(number, row) for number, count in enumerate(counts) for row in range(count)][:rows]

@@ -1,0 +1,49 @@
+"""A model's routes and policy, without any version."""
+
+import pytest
+
+from processor.clock import SystemClock
+from processor.errors import BadInput, NotFound
+from processor.package.repository import Repository
+from processor.versions.policy import ModelPolicy
+from processor.versions.routed_model import RoutedModel
+
+
+@pytest.fixture
+def routed(tmp_path):
+    (tmp_path / "small").mkdir()
+    told = []
+    model = RoutedModel("small", Repository(tmp_path), SystemClock(), lambda: told.append(1), ModelPolicy())
+    model.told_of = told
+    return model
+
+
+def test_nothing_is_served_before_a_version_is(routed):
+    assert (routed.ready, routed.refused, routed.status(), dict(routed.labels)) == (False, "", [], {})
+
+
+def test_a_policy_counts_at_once_is_told_of_and_outlasts_the_process(routed, tmp_path):
+    routed.set_policy({"delta_guard": {"mode": "off"}})
+    assert routed.policy.delta_guard.mode == "off"
+    assert routed.told_of == [1]
+    again = RoutedModel("small", Repository(tmp_path), SystemClock(), lambda: None, None)
+    assert again.policy.delta_guard.mode == "off"
+    again.set_policy({"delta_guard": None})
+    assert again.policy.delta_guard.mode == "on"
+
+
+def test_a_policy_that_is_none_changes_nothing(routed):
+    with pytest.raises(BadInput, match=r"policy\.delta_guard\.mode: off, on, strict wanted, got 'loud'"):
+        routed.set_policy({"delta_guard": {"mode": "loud"}})
+    with pytest.raises(BadInput, match="labels are set one by one"):
+        routed.set_policy({"labels": {"a": 1}})
+    assert (routed.policy, routed.told_of) == (ModelPolicy(), [])
+
+
+def test_what_was_taken_out_is_readmitted_once(routed):
+    routed.take_out(3, "errors: too many")
+    assert routed.routes.traffic.out[3].reason == "errors: too many"
+    routed.readmit(3)
+    assert routed.routes.traffic.out == {}
+    with pytest.raises(NotFound, match="has not been taken out"):
+        routed.readmit(3)

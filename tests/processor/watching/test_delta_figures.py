@@ -1,0 +1,126 @@
+"""The figures of a delta: what it changes of rows, of weights and of scores."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from processor.package.delta import Delta, TableDelta
+from processor.watching.delta_figures import delta_figures, rank_correlation, score_figures
+
+NONE = np.empty(0, np.int64)
+ROWS = 2000
+
+
+def stored(dim=4, seed=0):
+    return np.random.default_rng(seed).standard_normal((ROWS, dim)).astype(np.float32)
+
+
+def before(rows):
+    def look_up(table, keys):
+        known = keys < ROWS
+        return known, rows[keys[known]]
+
+    return look_up
+
+
+def figures_of(keys, rows, old, removed=NONE, dense=None, weights=None):
+    tables = {"user": TableDelta(np.asarray(keys, np.int64), np.asarray(rows, np.float32), removed)}
+    delta = Delta("m", 1, 1, 0, tables, dense or {})
+    found = delta_figures(delta, before(old), {"user": ROWS}, weights or {})
+    return {(f.kind, f.what): f.value for f in found}
+
+
+def test_a_delta_that_changes_nothing_has_figures_of_nought():
+    old = stored()
+    found = figures_of(range(100), old[:100], old)
+    assert found == {("moved", "user"): 0.0, ("size", "user"): 0.0}
+
+
+def test_rows_that_are_new_are_nobodys_change():
+    assert figures_of(range(ROWS, ROWS + 100), stored()[:100], stored()) == {}
+
+
+def test_zeroed_rows_have_moved_by_their_own_length_and_have_none_left():
+    old = stored()
+    found = figures_of(range(100), np.zeros((100, 4)), old)
+    assert found["moved", "user"] == pytest.approx(1.0)
+    assert found["size", "user"] > 10
+
+
+def test_rows_of_another_table_have_moved_by_more_than_their_length_and_kept_it():
+    old = stored()
+    found = figures_of(range(1000), stored(seed=1)[:1000], old)
+    assert found["moved", "user"] == pytest.approx(2**0.5, rel=0.1)
+    assert found["size", "user"] < 0.1
+
+
+def test_of_a_large_delta_rows_all_over_it_are_looked_at():
+    old = stored()
+    new = old.copy()
+    new[ROWS // 2 :] *= 2
+    assert figures_of(range(ROWS), new, old)["moved", "user"] == pytest.approx(0.7, abs=0.1)
+
+
+def test_a_few_rows_say_nothing():
+    assert figures_of(range(31), np.zeros((31, 4)), stored()) == {}
+
+
+def test_removed_rows_are_a_share_of_the_table():
+    found = figures_of(NONE, np.empty((0, 4)), stored(), removed=np.arange(500))
+    assert found == {("removed", "user"): 0.25}
+
+
+def test_dense_weights_move_by_their_length_together():
+    weights = {"a": np.ones((3, 3), np.float32), "b": np.zeros(4, np.float32)}
+    dense = {"a": np.ones((3, 3), np.float32), "b": np.full(4, 1.5, np.float32)}
+    found = figures_of(NONE, np.empty((0, 4)), stored(), dense=dense, weights=weights)
+    assert found == {("dense", ""): pytest.approx(1.0)}
+
+
+def test_numbers_too_large_to_be_measured_have_moved_as_far_as_can_be_said():
+    old = stored()
+    found = figures_of(range(100), np.full((100, 4), 3e38), old)
+    assert found["moved", "user"] == 1e6
+
+
+@given(st.floats(1.01, 3.0), st.integers(0, 100))
+def test_scores_that_are_so_many_times_as_high_have_moved_by_that(times, seed):
+    scores = np.random.default_rng(seed).random((64, 1)).astype(np.float32)
+    found = {f.kind: f.value for f in score_figures({"s": scores}, {"s": (scores * times).astype(np.float32)})}
+    assert found["bias"] == pytest.approx(times - 1, rel=1e-3)
+    assert found["spread"] == pytest.approx(np.log(times), rel=1e-3)
+    assert found["disorder"] < 0.01
+    assert found["nonfinite"] == 0
+
+
+def test_scores_that_are_no_numbers_any_more_are_told_and_the_others_compared():
+    old = np.linspace(0, 1, 64, dtype=np.float32)
+    new = old.copy()
+    new[:16] = np.nan
+    found = {f.kind: f.value for f in score_figures({"s": old}, {"s": new})}
+    assert found["nonfinite"] == 0.25
+    assert found["bias"] == found["disorder"] == 0
+
+
+def test_scores_that_were_no_numbers_before_are_nobodys_change():
+    old = np.full(64, np.nan, np.float32)
+    assert [f.value for f in score_figures({"s": old}, {"s": old})] == [0.0]
+
+
+def test_scores_that_are_all_alike_have_no_order():
+    old = np.full(64, 0.5, np.float32)
+    found = {f.kind: f.value for f in score_figures({"s": old}, {"s": old + np.float32(0.05)})}
+    assert found == {"nonfinite": 0.0, "bias": pytest.approx(0.1, rel=1e-3)}
+
+
+@given(arrays(np.float64, 40, elements=st.floats(-1e3, 1e3), unique=True))
+def test_the_rank_correlation_is_that_of_the_order_alone(values):
+    assert rank_correlation(values, np.arange(40.0)[np.argsort(np.argsort(values))]) == pytest.approx(1.0)
+    assert rank_correlation(values, -values) == pytest.approx(-1.0)
+
+
+def test_equal_values_share_a_rank():
+    assert rank_correlation(np.array([1.0, 1, 2, 2]), np.array([1.0, 1, 2, 2])) == pytest.approx(1.0)
+    assert rank_correlation(np.array([1.0, 2, 3, 4]), np.array([1.0, 1, 1, 1])) == 0.0
