@@ -9,6 +9,7 @@ train_section     [train]
 table_sections    [tables.*]
 publish_section   [publish]
 evaluate_section  [evaluate]
+guard_section     [guard]
 toml_sections     a section read into its dataclass; checks that all of them share
 """
 
@@ -16,6 +17,7 @@ __all__ = [
     "arch_options",
     "evaluate_section",
     "feature_sections",
+    "guard_section",
     "model_section",
     "publish_section",
     "table_sections",

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from models.config.toml_sections import section_of, want, want_one_of
-from models.data.formats import FORMATS, RATED, TABLES, DataConfig, format_of
+from models.data.formats import FORMATS, RATED, STREAMS, TABLES, DataConfig, format_of
 from processor.errors import BadInput
 
 
@@ -15,10 +15,13 @@ def read_data(raw: dict[str, Any]) -> DataConfig:
     data = section_of(DataConfig, raw, "data")
     want(data.path != "", "data.path", "a file, folder or glob", "")
     if data.format:
-        want_one_of(data.format, FORMATS, "data.format")
+        want_one_of(data.format, (*FORMATS, *STREAMS), "data.format")
     else:
-        data = dataclasses.replace(data, format=format_of(data.path))
-    table, labels = data.format in TABLES, data.labels
+        folder = data.follow and "://" not in data.path
+        data = dataclasses.replace(data, format="parquet" if folder else format_of(data.path))
+    table, labels = data.format in (*TABLES, *STREAMS), data.labels
+    if data.follow and data.format not in ("parquet", *STREAMS):
+        raise BadInput(f"data.follow: a folder of Parquet files, Redis or Kafka wanted, got format {data.format}")
     if data.format == "movielens":
         for label in labels:
             want_one_of(label, RATED, "data.label")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,9 @@ from processor.errors import BadInput
 from processor.package.rowtypes import ROW_TYPES
 
 PRECISIONS = ("float32", "int8", "auto")
+DELTAS = ("delta_rows", "delta_seconds", "delta_movement")
+FOLLOWED_SECONDS = 10.0
+"""A delta at the latest so long after the last one, where a followed stream has no other rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +22,12 @@ class PublishConfig:
     """[publish]. repository: a folder; table_dtype: what tables are published as, where their features do not say;
     full_rows: these many rows, in order, make the full version (0: all);
     delta_rows: then one delta every so many rows (0: none); delta_seconds: and at the latest so many seconds
-    after the last one (0: rows alone decide). snapshot_after: after so many deltas the chain is folded into a
-    snapshot (0: never). precision: what a server computes the network in: "float32", "int8" where that keeps within
-    max_error and max_auc_change (compiler.building.calibrate) of the last rows that were learned, or "auto": whichever
-    is faster of both."""
+    after the last one (0: never); delta_movement: and once the network's weights have moved by this share of their norm
+    (0: never). snapshot_after: after so many deltas the chain is folded into a
+    snapshot (0: never). version_rows, version_seconds: a new full version of the weights as they are after so many rows
+    of deltas, or seconds (0: never). precision: what a server computes the network in: "float32", "int8" where that
+    keeps within max_error and max_auc_change (compiler.building.calibrate) of the last rows that were learned, or
+    "auto": whichever is faster of both."""
 
     repository: str = "repository"
     full_rows: int = 0
@@ -29,13 +35,17 @@ class PublishConfig:
     delta_seconds: float = 0.0
     table_dtype: str = "float32"
     snapshot_after: int = 1000
+    delta_movement: float = 0.0
+    version_rows: int = 0
+    version_seconds: float = 0.0
     precision: str = "float32"
     max_error: float = 2e-3
     max_auc_change: float = 1e-4
 
 
-def read_publish(raw: dict[str, Any]) -> PublishConfig:
-    """[publish], checked; raises BadInput."""
+def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
+    """[publish], checked; raises BadInput. follow: the data go on without an end, so full_rows 0 are those that are
+    there when the run begins, and there are deltas in any case."""
     publish = section_of(PublishConfig, raw, "publish")
     want(publish.repository != "", "publish.repository", "a folder", "")
     want_one_of(publish.table_dtype, ROW_TYPES, "publish.table_dtype")
@@ -45,9 +55,21 @@ def read_publish(raw: dict[str, Any]) -> PublishConfig:
     want_one_of(publish.precision, PRECISIONS, "publish.precision")
     for name in ("max_error", "max_auc_change"):
         want_between(getattr(publish, name), 0.0, 1.0, f"publish.{name}")
-    if not (publish.delta_seconds >= 0 and math.isfinite(publish.delta_seconds)):
-        raise BadInput(f"publish.delta_seconds: 0 or more wanted, got {publish.delta_seconds}")
-    if publish.full_rows == 0 and (publish.delta_rows or publish.delta_seconds):
-        key = "delta_rows" if publish.delta_rows else "delta_seconds"
-        raise BadInput(f"publish.{key}: 0 wanted while publish.full_rows is 0 (all rows), got {getattr(publish, key)}")
+    want_between(publish.delta_movement, 0.0, 1.0, "publish.delta_movement")
+    want_between(publish.version_rows, 0, 2**63 - 1, "publish.version_rows")
+    for name in ("delta_seconds", "version_seconds"):
+        if not (getattr(publish, name) >= 0 and math.isfinite(getattr(publish, name))):
+            raise BadInput(f"publish.{name}: 0 or more wanted, got {getattr(publish, name)}")
+    if follow and not _given(publish):
+        return dataclasses.replace(publish, delta_seconds=FOLLOWED_SECONDS)
+    if (publish.version_rows or publish.version_seconds) and not _given(publish):
+        raise BadInput(f"publish.version_rows, version_seconds: only with one of {', '.join(DELTAS)}")
+    if publish.full_rows == 0 and not follow and (given := _given(publish)):
+        key, value = given[0]
+        raise BadInput(f"publish.{key}: 0 wanted while publish.full_rows is 0 (all rows), got {value}")
     return publish
+
+
+def _given(publish: PublishConfig) -> list[tuple[str, float]]:
+    """The rules by which there are deltas."""
+    return [(key, getattr(publish, key)) for key in DELTAS if getattr(publish, key)]

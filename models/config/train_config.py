@@ -19,6 +19,7 @@ from compiler.dense.expression import parse as parse_expression
 from models.config.data_section import read_data
 from models.config.evaluate_section import EvaluateConfig, read_evaluate
 from models.config.feature_sections import FeatureConfig, read_features
+from models.config.guard_section import GuardConfig, read_guard
 from models.config.model_section import ModelConfig, NetworkConfig, read_model
 from models.config.publish_section import PublishConfig, read_publish
 from models.config.table_sections import TableConfig, read_tables
@@ -44,6 +45,7 @@ class TrainConfig:
     fusion: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, TableConfig] = field(default_factory=dict)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
 
     @property
     def network(self) -> NetworkConfig:
@@ -135,11 +137,12 @@ def parse_config(raw: dict[str, Any]) -> TrainConfig:
             raise BadInput(f"{section}: a section [{section}] wanted, got none")
     data = read_data(raw["data"])
     model = read_model(raw["model"], label_names(data))
-    train, publish = read_train(raw.get("train", {})), read_publish(raw.get("publish", {}))
+    train, publish = read_train(raw.get("train", {})), read_publish(raw.get("publish", {}), data.follow)
     features = read_features(raw.get("features", {}), data)
     tables = read_tables(raw.get("tables", {}), features, train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)
-    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})), tables, evaluate)
+    guard = read_guard(raw.get("guard", {}))
+    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})), tables, evaluate, guard)
 
 
 def _fusion(raw: dict[str, Any]) -> dict[str, str]:

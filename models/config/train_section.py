@@ -12,6 +12,7 @@ from processor.errors import BadInput
 
 SCHEDULES = ("constant", "linear", "cosine", "exponential")
 STOP_BY = ("auc", "log_loss")
+WIRES = ("float32", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class TrainSettings(RowOptions):
     schedule, warmup_steps, schedule_steps, schedule_end: of all rates, see models.training.schedule; schedule_steps 0:
     as many as the full version takes. clip_norm: a row's gradient is at most so long; dense_clip_norm,
     dense_weight_decay: of the network, see models.dense.dense_optimizer. patience: so many epochs without a better
-    stop_by of the held-out rows end the epochs, with the best one's weights; 0: never."""
+    stop_by of the held-out rows end the epochs, with the best one's weights; 0: never.
+    wire: what rows and gradients are on their way between processes (models.parallel)."""
 
     batch_rows: int = 0
     epochs: int = 1
@@ -43,6 +45,7 @@ class TrainSettings(RowOptions):
     dense_weight_decay: float = field(default=0.0, kw_only=True)
     patience: int = field(default=0, kw_only=True)
     stop_by: str = field(default="auc", kw_only=True)
+    wire: str = field(default="float32", kw_only=True)
     seed: int = 0
 
 
@@ -62,6 +65,7 @@ def read_train(section: dict[str, Any]) -> TrainSettings:
     for key in ("clip_norm", "dense_clip_norm", "dense_weight_decay"):
         want_between(getattr(train, key), 0, 1e6, f"train.{key}")
     _check_stopping(train, section)
+    want_one_of(train.wire, WIRES, "train.wire")
     return train
 
 

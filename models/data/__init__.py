@@ -15,7 +15,20 @@ criteo     Criteo's display advertising logs
 movielens  MovieLens as a click stream
 synthetic  a made-up click stream whose truth is known
 files      Parquet and CSV as streams of Arrow batches
+canonical  a schema's columns as Arrow arrays of one type each
 arrow      Arrow arrays to columns
 """
 
-__all__ = ["dataset", "formats", "open_data", "parquet_copy", "shuffled", "source", "synthetic", "tabular"]
+__all__ = [
+    "arrow",
+    "canonical",
+    "dataset",
+    "files",
+    "formats",
+    "open_data",
+    "parquet_copy",
+    "shuffled",
+    "source",
+    "synthetic",
+    "tabular",
+]

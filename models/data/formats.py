@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from processor.errors import BadInput
@@ -10,6 +10,10 @@ from processor.errors import BadInput
 FORMATS = ("parquet", "csv", "tfrecord", "libsvm", "criteo", "movielens")
 TABLES = ("parquet", "csv", "tfrecord")
 """Formats whose columns are the user's own, so that [data] says which are the label, the time and the weight."""
+STREAMS = ("redis", "kafka")
+"""What is no file: streams of others' servers, with columns of the user's own."""
+SCHEMES = {"redis": "redis", "rediss": "redis", "kafka": "kafka"}
+"""How a URL tells its stream."""
 TEXTS = ("csv", "libsvm", "criteo", "movielens")
 """Formats whose strings are UTF-8 once they are read."""
 CLOCKS = {"movielens": "timestamp"}
@@ -31,18 +35,26 @@ RATED = tuple(f"rated{stars}" for stars in range(1, 6))
 class DataConfig:
     """Section [data] of a training configuration. path: file, folder or glob, relative to the working folder; format:
     one of FORMATS, after load_config never empty; label, time, weight: columns of a table (time, weight "": none);
-    label several where the model learns several; the other formats have their own."""
+    label several where the model learns several; the other formats have their own. Of a stream path is its URL, which
+    may hold a password, and format one of STREAMS. follow: a run goes on with what comes, without an end."""
 
-    path: str
+    path: str = field(repr=False)
     format: str = ""
     label: str | tuple[str, ...] = ""
     time: str = ""
     weight: str = ""
+    follow: bool = False
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels that the section names; () where the format has its own."""
         return (self.label,) * bool(self.label) if isinstance(self.label, str) else self.label
+
+    @property
+    def shown(self) -> str:
+        """The path as it may be shown: without what a URL has of users and passwords."""
+        scheme, separator, rest = self.path.partition("://")
+        return f"{scheme}://{rest.rpartition('@')[2]}" if separator else self.path
 
     @property
     def clock(self) -> str:
@@ -56,7 +68,12 @@ def label_names(data: DataConfig) -> tuple[str, ...]:
 
 
 def format_of(path: str) -> str:
-    """The format that a path's suffix, or the files in its folder, tell; raises BadInput when they don't."""
+    """The format that a path's scheme or suffix, or the files in its folder, tell; raises BadInput when they don't."""
+    scheme, separator, _ = path.partition("://")
+    if separator:
+        if scheme not in SCHEMES:
+            raise BadInput(f"data.path: a URL of {', '.join(SCHEMES)} wanted, got one of {scheme[:40]!r}")
+        return SCHEMES[scheme]
     names = [path]
     if Path(path).is_dir():
         if any((Path(path) / name).is_file() for name in MOVIELENS_EVENTS):

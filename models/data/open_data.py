@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from models.data.formats import DataConfig, format_of
+from models.data.formats import STREAMS, DataConfig, format_of
 from models.data.source import Source, WantedColumn, wanted_fields
+from processor.errors import BadInput
 
 
 def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
@@ -32,6 +33,8 @@ def open_source(data: DataConfig, features: Sequence[WantedColumn], threads: int
     Raises BadInput in one line for a missing, empty or unreadable file and for columns that are missing or of
     a wrong type; what only the rows can show (nulls, order) is raised by the batches.
     """
+    if data.format in STREAMS or "://" in data.path:
+        raise BadInput("data.path: a file, folder or glob wanted here, got a URL: streams are for freshet train")
     data, fields = replace(data, format=data.format or format_of(data.path)), wanted_fields(features)
     if data.format == "criteo":
         from models.data.criteo import open_criteo

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from models.data import arrow
+from models.data.canonical import CanonicalColumns, join_parts
 from models.data.files import CsvFile, DataFile, ParquetFile, Piece, RowNames, find_files
 from models.data.formats import CSV_SUFFIXES, PARQUET_SUFFIXES, TFRECORD_SUFFIXES, DataConfig
 from models.data.in_turn import Task, in_turn
@@ -24,16 +23,6 @@ from processor.errors import BadInput
 
 Chunk = tuple[list[pa.Array], RowNames]
 """Canonical columns, and the names of their rows."""
-
-_CSV_TYPES = {
-    "id": pa.int64(),
-    "float": pa.float64(),
-    "string": pa.string(),
-    "ids": pa.string(),
-    "strings": pa.string(),
-}
-"""CSV cells are parsed as these; lists come as text between '|'."""
-
 
 AHEAD_NBYTES = 16 << 20
 """Columns that a reading thread may be ahead of whoever takes the batches."""
@@ -51,28 +40,16 @@ class TableSource:
     def __init__(self, files: Sequence[DataFile], schema: Schema, csv: bool, threads: int = 0) -> None:
         """csv: cells are text, and lists are split at '|'. threads: to read with; 1: the caller's own; 0: the cores, up
         to MOST_THREADS."""
-        self._files, self._csv, self.schema = files, csv, schema
+        self._files, self.schema = files, schema
+        self._columns = CanonicalColumns(schema, csv)
         self._threads = threads or min(MOST_THREADS, len(available()))
-        self._wanted = [(f.name, f.kind) for f in schema.fields] + [(name, "label") for name in schema.labels]
-        self._wanted += [(schema.weight, "weight")] * bool(schema.weight) + [(schema.time, "time")] * bool(schema.time)
         self._read_types(files[0])
         if all(file.empty for file in files):
             raise BadInput(f"{files[0].name}: rows wanted, got an empty table")
 
     def _read_types(self, file: DataFile) -> dict[str, pa.DataType]:
         """Column -> the Arrow type that it is read as; raises BadInput where that cannot serve its kind."""
-        types, own = {}, file.types([name for name, _ in self._wanted])
-        for name, kind in self._wanted:
-            types[name] = own[name]
-            if self._csv and kind in ("label", "weight"):
-                types[name] = own[name] if pa.types.is_boolean(own[name]) else pa.float64()
-            elif self._csv and kind not in ("time", "seconds"):
-                types[name] = _CSV_TYPES[kind]
-            else:
-                arrow.check_type(own[name], kind, name)
-                if self._csv and not pa.types.is_temporal(own[name]):
-                    types[name] = pa.float64()
-        return types
+        return self._columns.check(file.types([name for name, _ in self._columns.wanted]))
 
     def count_rows(self) -> int:
         return sum(f.count_rows() for f in self._files)
@@ -83,17 +60,8 @@ class TableSource:
         chunks = in_turn(self._tasks(start), self._threads, _nbytes, AHEAD_NBYTES)
         with closing(chunks):
             for part in _rebatch(self._in_order_of_time(chunks), rows):
-                yield self._batch(part, start)
+                yield self._columns.batch(part, start)
                 start += len(part[0])
-
-    def _batch(self, part: list[pa.Array], start: int) -> Batch:
-        values: Any = [arrow.column(array, kind) for array, (_, kind) in zip(part, self._wanted)]
-        columns, rest = dict(zip(self.schema.names, values)), values[len(self.schema.fields) :]
-        labels, rest = rest[: len(self.schema.labels)], rest[len(self.schema.labels) :]
-        several = np.empty((len(part[0]), len(labels)), np.float32)
-        label = labels[0] if len(labels) == 1 else np.stack(labels, axis=1, out=several) if labels else several
-        weight = rest.pop(0) if self.schema.weight else None
-        return Batch(columns, label, rest[0] if rest else None, start, weight)
 
     def _tasks(self, start: int) -> Iterator[Task[Chunk]]:
         for file in self._files:
@@ -110,13 +78,7 @@ class TableSource:
         with closing(piece.read()) as chunks:
             for chunk in chunks:
                 where = RowNames(file, row)
-                arrays = []
-                for name, kind in self._wanted:
-                    array = chunk.column(name)
-                    if self._csv and kind in ("ids", "strings"):
-                        array = arrow.split_text(array, kind, name, where)
-                    arrays.append(arrow.canonical(array, kind, name, where))
-                yield arrays, where
+                yield self._columns.arrays(chunk, where), where
                 row += chunk.num_rows
 
     def _in_order_of_time(self, chunks: Iterator[Chunk]) -> Iterator[list[pa.Array]]:
@@ -156,14 +118,10 @@ def _rebatch(chunks: Iterator[list[pa.Array]], rows: int) -> Iterator[list[pa.Ar
             held.append([a.slice(first, taken) for a in chunk])
             first, count = first + taken, count + taken
             if count == rows:
-                yield _join(held)
+                yield join_parts(held)
                 held, count = [], 0
     if held:
-        yield _join(held)
-
-
-def _join(parts: list[list[pa.Array]]) -> list[pa.Array]:
-    return parts[0] if len(parts) == 1 else [pa.concat_arrays(column) for column in zip(*parts)]
+        yield join_parts(held)
 
 
 def told_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:

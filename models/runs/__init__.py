@@ -5,7 +5,9 @@ run_folder       a run's folder, whose trouble is nobody else's
 run_report       the report, one HTML file
 curves           its pictures
 stage_bars       where the time of a step went, as one of them
+train_metrics    where a run stands, for Prometheus
+live_view        where a run stands, on a terminal
 tensorboard_log  the same curves for TensorBoard
 """
 
-__all__ = ["run_journal", "stage_bars"]
+__all__ = ["live_view", "run_journal", "stage_bars", "train_metrics"]

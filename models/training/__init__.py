@@ -13,8 +13,13 @@ whole_config     a configuration with all that its file leaves out
 fingerprint      what of a configuration decides which checkpoints it can continue
 analysed         a trainer's tables as Parquet, at the end of a run
 publication      a trainer's state as a full version
+full_versions    the full versions of a run
+delta_rules      when a delta is due
+stream_guard     deltas held back, windows judged, rows learned before scored again
+window_guard     whether what was learned of a window may be served
+stream_quality   how well a stream is scored before it is learned
 as_published     a version as it was published, as a second scorer
 checkpoint       all it takes to go on exactly where a kill left it
 """
 
-__all__ = ["checkpoint", "loop", "publication"]
+__all__ = ["checkpoint", "loop", "publication", "trainer"]

@@ -10,7 +10,7 @@ from models.analysis.analysis_files import RowsFile, write_summaries
 from models.analysis.row_layers import PIECE_ROWS, RowPiece
 from models.analysis.table_summary import TableSummary, summarise
 from models.embedding.multi_hash import NO_HASH
-from models.embedding.variable import EmbeddingVariable
+from models.embedding.trained_table import TrainedTable
 from models.training.hash_choice import of_version
 from models.training.trainer import Trainer
 
@@ -23,7 +23,7 @@ def write_analysis(folder: Path, trainer: Trainer, report: Reporter) -> None:
     summaries, hashes = [], of_version(trainer.manifest)
     with RowsFile(folder / ROWS) as rows:
         for name, table in trainer.tables.items():
-            slots_nbytes = len(table) * table.slots.shape[1] * table.slots.itemsize
+            slots_nbytes = len(table) * table.slots_nbytes
             hashed = hashes[name] != NO_HASH
             summary = TableSummary(name, table.dim, "float32", trainer.steps, hashed, slots_nbytes=slots_nbytes)
             rows.begin(name, len(table), trainer.steps)
@@ -31,6 +31,6 @@ def write_analysis(folder: Path, trainer: Trainer, report: Reporter) -> None:
     write_summaries(folder / TABLES, summaries)
 
 
-def _pieces(table: EmbeddingVariable) -> Iterator[RowPiece]:
+def _pieces(table: TrainedTable) -> Iterator[RowPiece]:
     for c in table.pieces(PIECE_ROWS):
         yield RowPiece(c.keys, c.rows, c.counts, c.last_step)

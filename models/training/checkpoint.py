@@ -56,7 +56,8 @@ class RunState:
     of the newest step's generation and of the one that it stands on; "" for step 0, and where the file is older than
     digests are. train: what is filled in of [train] (models.training.defaults), {} where the file is older than that.
     full_rows: as the configuration had it when the version was made; None before, and where the file is older.
-    epoch_scores: of each epoch that early stopping has judged, higher is better.
+    epoch_scores: of each epoch that early stopping has judged, higher is better. version_row: position when the version
+    was made. guard: what is usual of windows (models.training.window_guard).
     """
 
     fingerprint: str
@@ -74,6 +75,8 @@ class RunState:
     train: dict[str, Any] = dataclasses.field(default_factory=dict)
     full_rows: int | None = None
     epoch_scores: list[float] = dataclasses.field(default_factory=list)
+    version_row: int = 0
+    guard: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ again before it publishes one, it looks at the records.
   checkpoint has, optimizer and all, and from there to the head. Rows that were published and undone are skipped, or
   learned again (replay). Rows that were not published yet are learned again in any case. Where no checkpoint reaches
   back so far, the weights are those of the repository, and the optimizer begins anew.
+- A gate holds back what is served, not what is learned: deltas go on behind it.
 So trainer and head hold the same at the start of every chunk.
 
 The increment of a generation is saved before the generation is published, with the digest that it will have: after a
@@ -19,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -27,7 +29,7 @@ from compiler.progress import Reporter
 from models.embedding.variable import Changes
 from models.training.checkpoint import Checkpoints, Restored, RunState, changes_of, clear_changed
 from models.training.trainer import Trainer
-from processor.chain.chain_record import delta_digest
+from processor.chain.chain_record import MAX_REASON, delta_digest
 from processor.chain.contents import Contents
 from processor.chain.history import History, Link
 from processor.chain.ledger import Ledger
@@ -37,6 +39,8 @@ from processor.package.delta import Delta, TableDelta, stream_delta
 from processor.package.version import VersionReader
 from processor.tables.folding import fold
 
+GUARDED = "window: "
+"""How the reason of a hold begins that is the guard's of a trainer."""
 NOTHING_REMOVED = np.empty(0, np.int64)
 
 
@@ -120,6 +124,33 @@ class Lineage:
             self._checkpoints.compact(self._trainer, self._state, self.wanted)
             self._fold()
             return Generation(self._state.version, self._state.step)
+
+    @property
+    def made_at(self) -> float:
+        """When the version was made, Unix seconds."""
+        return self._version.manifest.created_at
+
+    @property
+    def held(self) -> str:
+        """Why what is published lies behind a gate of this run's guard; "" where it does not."""
+        guarded = self.history.gate is not None and self.history.held.startswith(GUARDED)
+        return self.history.held.removeprefix(GUARDED) if guarded else ""
+
+    def hold(self, reason: str) -> bool:
+        """Sets a gate behind the head, unless there is one; whether it was set."""
+        with suppress(Conflict):
+            if self.history.gate is None:
+                self._ledger.hold(f"{GUARDED}{reason}"[:MAX_REASON])
+                return True
+        return False
+
+    def release(self) -> bool:
+        """Lifts a gate of this run's guard; whether there was one."""
+        with suppress(Conflict):
+            if self.held:
+                self._ledger.release("windows are in line again")
+                return True
+        return False
 
     def wanted(self) -> list[int]:
         """Numbers of the checkpoints that a rollback within what servers can undo leads to."""

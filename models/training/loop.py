@@ -2,8 +2,9 @@
 
 Two phases. The first learns rows [0, full_rows) for some epochs and publishes the full version; in its last epoch the
 held-out tail is scored before it is learned, which gives the run's AUC and log-loss; with early stopping it is scored
-after each epoch too (models.training.early_stopping). The second learns the rest in
-order and publishes a delta every delta_rows rows or delta_seconds seconds; each chunk is scored before it is learned.
+after each epoch too (models.training.early_stopping). The second learns the rest in order, each batch scored before it
+is learned, and publishes a delta whenever one is due (models.training.delta_rules), behind a gate where the guard finds
+its window out of line (models.training.window_guard). A stream that is followed has no rest: it goes on as rows come.
 
 A kill at any moment loses at most the work since the last checkpoint; run again, the same command goes on from there.
 What others do to the version's chain meanwhile is models.training.lineage's to follow.
@@ -14,22 +15,19 @@ batches is scored by the version as it was published.
 
 from __future__ import annotations
 
+import math
 import shutil
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-
-from compiler.building.calibrate import Labelled, Tolerance
-from compiler.building.packaging import Lower
 from compiler.progress import Quiet, Reporter
 from models.config.train_config import Beginning, TrainConfig
 from models.data.formats import label_names
-from models.data.open_data import open_source
 from models.data.shuffled import shuffled
 from models.data.source import Batch, Source
 from models.evaluation.assessment import Assessment
@@ -39,29 +37,32 @@ from models.pipeline.ahead import Ahead
 from models.pipeline.step_profile import Spent, overlap
 from models.runs.run_journal import RunJournal
 from models.runs.stage_bars import stage_lines
+from models.runs.train_metrics import Standing
+from models.streams.followed_source import FollowedSource
+from models.streams.open_rows import checkpoint_folder, open_rows
 from models.training.analysed import write_analysis
-from models.training.as_published import AsPublished
 from models.training.checkpoint import Checkpoints, RunState, clear_changed
 from models.training.defaults import CHOSEN, kept
+from models.training.delta_rules import DeltaRules
 from models.training.early_stopping import EarlyStopping
 from models.training.fingerprint import fingerprint, settings
+from models.training.full_versions import PRACTICE_ROWS, FullVersions
 from models.training.lineage import Lineage, rebuild
-from models.training.publication import publish_version
 from models.training.spec import draft, measure_log_odds
+from models.training.stream_guard import StreamGuard
+from models.training.stream_quality import StreamQuality, metrics_line
 from models.training.stretches import Stretches
 from models.training.trainer import BoundBatch, Trainer
 from models.training.whole_config import begun, continued, scaling_of
 from processor.chain.contents import Contents
-from processor.chain.ledger import Ledger
 from processor.cores import available
 from processor.errors import BadInput
 from processor.generation import Generation
-from processor.package.repository import Repository
-from processor.package.version import VersionReader
+
+Given = TypeVar("Given", Batch, Batch | None)
 
 CHECKPOINT_SECONDS = 30.0
-PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
-"""The last rows that were learned, to check a lower precision by: at most so many, and so many bytes of dense input."""
+LOOK_S, NEWS_S = 0.5, 10.0
 SAMPLED_BATCHES, SAMPLED_SHARE = 200, 5
 """So many batches are scored by the version as published too; of a stream without an end one in so many."""
 
@@ -90,24 +91,32 @@ class TrainingRun:
         reporter: Reporter | None = None,
         unix_s: Callable[[], float] = time.time,
         beginning: Beginning | None = None,
+        make_trainer: Callable[..., Trainer] | None = None,
     ) -> None:
-        """checkpoints: their folder (default: .checkpoints/<model> in the repository). Raises BadInput, in one line
-        that names what has changed where the configuration cannot continue what is there."""
+        """checkpoints: their folder (default: .checkpoints/<model> in the repository). make_trainer: of Trainer's
+        arguments; None: Trainer itself. Raises BadInput, in one line that names what has changed where the
+        configuration cannot continue what is there."""
         self.config, self._begun = config, beginning or Beginning()
         self._named = [f"train.{key}" for key in CHOSEN if getattr(config.train, key)]
         self.repository = Path(config.publish.repository)
         self.repository.mkdir(parents=True, exist_ok=True)
         for unfinished in (self.repository / config.model.name).glob(".*.tmp"):
             shutil.rmtree(unfinished)
-        self.source = source or open_source(config.data, config.features)
+        folder = checkpoints or checkpoint_folder(config)
+        self.source = source or open_rows(config, folder, self._begun.from_scratch)
+        self._followed = self.source if isinstance(self.source, FollowedSource) else None
+        self._endless = self._followed is not None and self._followed.endless
         self._report = reporter or Quiet()
-        self._unix_s = unix_s
-        self._checkpoints = Checkpoints(checkpoints or self.repository / ".checkpoints" / config.model.name)
+        self._unix_s, self._stopped, self._told_s = unix_s, threading.Event(), 0.0
+        self._checkpoints = Checkpoints(folder)
+        if self._endless and not self._checkpoints.newest():
+            self._await_rows(1)
+        self._versions = FullVersions(config, self.source, self._report)
         saved = None if self._begun.from_scratch else self._checkpoints.newest()
         old = (
-            self._newest_contents() if self._begun.new_version and not self._begun.from_scratch and not saved else None
+            self._versions.newest() if self._begun.new_version and not self._begun.from_scratch and not saved else None
         )
-        folder, version, rows = self._checkpoints.folder, old.base.manifest if old else None, self._known_rows()
+        version, rows = old.base.manifest if old else None, self._known_rows()
         if saved is not None:
             inside = folder.is_relative_to(self.repository)
             where = folder.relative_to(self.repository).as_posix() if inside else folder.name
@@ -115,26 +124,28 @@ class TrainingRun:
         else:
             self.config = config = begun(config, self.source, version, rows, self._report.note)
         scaling = saved.scaling if saved else scaling_of(config, self.source, version)
+        self._versions = FullVersions(config, self.source, self._report)
         drafted = draft(config, scaling)
-        self.trainer = Trainer(drafted, config.train, config.network, config.fusion, config.tables, folder)
+        self.trainer = (make_trainer or Trainer)(
+            drafted, config.train, config.network, config.fusion, config.tables, folder
+        )
         self.state = RunState(fingerprint(config), scaling, settings=settings(config), train=kept(config.train))
-        self.streamed = Scored()
         measured = config.evaluate
         self.assessment = Assessment(label_names(config.data), measured.by, measured.group)
         extra = [*measured.by, *([measured.group] if measured.group else [])]
         self._extra = ExtraColumns(extra, self.source, config.data, config.train.batch_rows)
         self._stopping = EarlyStopping(config.train, self.trainer, self._checkpoints)
+        self._counted = Standing()
         self.journal = RunJournal(
             self.repository / ".runs" / config.model.name,
             config.model.name,
-            asdict(config),
+            asdict(replace(config, data=replace(config.data, path=config.data.shown))),
             self._standing,
             self._report.note,
         )
-        # The same sample of the rows, by the fresh model and by the version as published.
-        self.sampled, self.as_published = Scored(), Scored()
         self._lineage: Lineage | None = None
-        self._frozen: AsPublished | None = None
+        self.quality = StreamQuality(self._versions, self.trainer)
+        self.guard = StreamGuard(config.guard, self.trainer)
         if saved is None and old is None:
             self.trainer.dense.begin_at(measure_log_odds(self.source))
         if self._begun.from_scratch:
@@ -143,6 +154,31 @@ class TrainingRun:
             self._resume()
         elif old is not None:
             self._begin_with(old)
+
+    def standing(self) -> Standing:
+        """Where the run stands; any thread may ask."""
+        state, guard, lineage = self.state, self.guard, self._lineage
+        stream = self._followed.intake() if self._followed is not None else None
+        window = guard.newest
+        return replace(
+            self._counted,
+            position=state.position,
+            waiting_rows=max(0, stream.rows - state.position) + stream.waiting if stream else 0,
+            lost_rows=stream.lost if stream else 0,
+            rejected_rows=stream.rejected if stream else 0,
+            trouble=stream.trouble if stream else "",
+            version=state.version,
+            step=state.step,
+            held_windows=guard.held_windows,
+            window_auc=window.auc if window else math.nan,
+            window_calibration=math.exp(window.calibration) if window else math.nan,
+            held=lineage.held if lineage else "",
+            table_rows={name: len(table) for name, table in self.trainer.tables.items()},
+        )
+
+    def stop(self) -> None:
+        """Lets the stream end behind the batch that is being learned, with a delta of what was; any thread may."""
+        self._stopped.set()
 
     @property
     def held_out(self) -> Scored:
@@ -162,7 +198,8 @@ class TrainingRun:
                 f"publish.full_rows is {self.config.publish.full_rows:,} and was {state.full_rows:,} when version"
                 f" {state.version} was made, which stays as it is; --new-version --from-scratch makes one of these rows"
             )
-        committed = state.step or state.version in self._versions()
+        self.guard.windows.restore(state.guard)
+        committed = state.step or state.version in self._versions.numbers()
         if committed:
             self._open_chain().resume(restored)
         else:
@@ -180,17 +217,18 @@ class TrainingRun:
     def _begin_version(self) -> None:
         """Publishes the weights as they are as the next version."""
         state = self.state
-        state.version, state.step, state.digest, state.parent = self._next_version(), 0, "", ""
+        state.version, state.step, state.digest, state.parent = self._versions.next_number(), 0, "", ""
         state.finished_at = self._unix_s()
         state.event_time, state.events = None, 0
-        self._checkpoints.save_full(self.trainer, state)
-        self._publish_version()
+        self._save_version()
 
     def full(self) -> Generation:
         """Phase one: learns the full rows and publishes the version; does nothing when that is done."""
         if self.state.version:
             return Generation(self.state.version, self.state.step)
         stop = self._full_rows()
+        if self._endless:
+            self._await_rows(stop)
         if self.state.position > stop:
             self._report.note(
                 f"{self.state.position:,} rows were learned before publish.full_rows became {stop:,}: they make the"
@@ -219,15 +257,20 @@ class TrainingRun:
             self._learn(stop, self.assessment)
         if self.state.position == 0:
             raise BadInput("data: at least one row wanted, got none")
-        self.state.version = self._next_version()
+        self.state.version = self._versions.next_number()
         self.state.full_rows = self.config.publish.full_rows
         self.state.finished_at = self._unix_s()
         if removed := self.trainer.evict():
             self._report.note(f"evicted {removed:,} rows before the full version")
+        self._save_version()
+        return Generation(self.state.version, 0)
+
+    def _save_version(self) -> None:
+        """Saves the weights as those of version state.version, and publishes it."""
+        self.state.version_row = self.state.position
         self._checkpoints.save_full(self.trainer, self.state)
         clear_changed(self.trainer)
         self._publish_version()
-        return Generation(self.state.version, 0)
 
     def _end_epoch(self, held_out_from: int, stop: int) -> None:
         """Scores the held-out rows, without learning them, and lets early stopping say where to go on."""
@@ -247,49 +290,76 @@ class TrainingRun:
         before(batch) is called with each piece before it is learned. stop_row: where to end; default: with the data.
         """
         publish = self.config.publish
-        if not (publish.delta_rows or publish.delta_seconds):
+        if not (publish.delta_rows or publish.delta_seconds or publish.delta_movement):
             return
-        # Where the weights have gone back the rows are read anew, from wherever the state says.
+        # Where the weights have gone back, or a version has come, the rows are read anew from wherever the state says.
         while not (yield from self._stream_on(before, stop_row)):
             pass
 
     def _stream_on(
         self, before: Callable[[Batch], None] | None, stop_row: int | None
     ) -> Generator[Generation, None, bool]:
-        """Learns and publishes from the state's position on; False: the weights went back."""
-        publish, lineage = self.config.publish, self._open_chain()
-        chunk_rows = publish.delta_rows or self.config.train.batch_rows
-        total = self.source.count_rows()
-        left = None if total is None else total - self.state.position
+        """Learns and publishes from the state's position on; False: reading has to begin anew."""
+        lineage = self._open_chain()
+        rules = DeltaRules(self.config.publish, self.trainer.dense.weights, time.monotonic)
+        left = None if self._endless else self.source.count_rows()
+        left = None if left is None else left - self.state.position
         self._report.begin("streaming", left)
         every = SAMPLED_SHARE if left is None else max(1, left // (SAMPLED_BATCHES * self.config.train.batch_rows))
-        changed_s, pending, batches = time.monotonic(), False, 0
-        chunks_read = self._timed(self.source.batches(chunk_rows, self.state.position), stop_row)
-        read = Ahead(chunks_read, self._transformed_pieces)
-        with self.trainer.in_stretches(read, list) as chunks:
-            for works in self.trainer.profile.waited(chunks):
-                if not pending and lineage.follow():
+        batches = 0
+        read = Ahead(self._arriving(stop_row), self._transformed)
+        with self.trainer.in_stretches(read, lambda work: [] if work is None else [work]) as works:
+            for work in self.trainer.profile.waited(works):
+                if not rules.rows and lineage.follow():
+                    self.guard.begin_anew()
                     return False
-                for work in works:
+                if work is not None:
                     if before is not None:
                         before(work.batch)
                     self._score(work, batches % every == 0)
                     self._learn_batch(work)
+                    rules.learned(len(work.batch))
                     batches += 1
-                pending = True
-                due = publish.delta_seconds and time.monotonic() - changed_s >= publish.delta_seconds
-                if sum(len(work.batch) for work in works) == publish.delta_rows or due:
+                self._tell_news()
+                if rules.due():
                     generation = self._publish_delta(lineage)
                     if generation is None:
                         return False
                     yield generation
-                    changed_s, pending = time.monotonic(), False
-        if pending:
+                    rules.published()
+                    if self._version_due():
+                        self._begin_version()
+                        yield Generation(self.state.version, 0)
+                        return False
+                if self._stopped.is_set():
+                    break
+        if rules.rows:
             generation = self._publish_delta(lineage)
             if generation is None:
                 return False
             yield generation
         return True
+
+    def _arriving(self, stop_row: int | None) -> Iterator[Batch | None]:
+        """The batches to stream, up to row `stop_row`; None where nothing has come for a moment."""
+        rows, chunk_rows = self.config.train.batch_rows, self.config.publish.delta_rows
+        if self._followed is not None:
+            most = min(rows, chunk_rows) if chunk_rows else rows
+            yield from self._timed(self._followed.arriving(most, self.state.position), stop_row)
+            return
+        for chunk in self._timed(self.source.batches(chunk_rows or rows, self.state.position), stop_row):
+            if chunk is not None:
+                yield from _pieces(chunk, rows)
+
+    def _version_due(self) -> bool:
+        """Whether the weights are to be published whole, as a version of their own; never past a gate, whose ever it
+        is."""
+        publish, state, lineage = self.config.publish, self.state, self._open_chain()
+        if lineage.history.gate is not None:
+            return False
+        if publish.version_rows and state.position - state.version_row >= publish.version_rows:
+            return True
+        return bool(publish.version_seconds) and self._unix_s() - lineage.made_at >= publish.version_seconds
 
     def run(self) -> Summary:
         """Runs both phases."""
@@ -297,14 +367,15 @@ class TrainingRun:
         if len(self.held_out):
             for label, each in self.assessment.labels.items():
                 which = "" if each.scored is self.held_out else f", {label}"
-                self._report.note(_metrics(f"held out{which}", each.scored))
+                self._report.note(metrics_line(f"held out{which}", each.scored))
             self.journal.measured(self.assessment.lines())
             if advice := next_step(self.held_out, self.trainer.steps, self._named):
                 self._report.note(advice)
         for generation in self.stream():  # noqa: B007
             pass
-        if len(self.streamed):
-            self._report.note(self._streamed_metrics())
+        streamed = self.quality.streamed
+        if len(streamed):
+            self._report.note(self.quality.told(self.state.version))
         spent, cores = self.trainer.profile.measured(), len(available())
         if spent["step"].times:
             self.journal.measured(stage_lines(spent, cores, overlap(spent, cores)))
@@ -312,26 +383,14 @@ class TrainingRun:
             log = f"{len(tiers.cold):,} on disk in {tiers.cold.log_nbytes >> 20:,} MiB"
             self._report.note(f"table {name!r}: {tiers.hot:,} rows in memory, {log}")
         write_analysis(self._checkpoints.folder, self.trainer, self._report)
-        return Summary(generation, self.state.position, self.held_out, self.streamed, self.journal.report(), spent)
+        return Summary(generation, self.state.position, self.held_out, streamed, self.journal.report(), spent)
 
     def _score(self, work: BoundBatch, sampled: bool) -> None:
         """Scores a batch before it is learned; `sampled`: by the version as it was published too."""
         batch, fresh = work.batch, self.trainer.score(work)
-        self.streamed.add(batch.label, fresh, batch.weight)
+        self.quality.add(work, fresh, self.state.version, sampled)
         self.journal.scored(batch.label, fresh, batch.weight)
-        if sampled:
-            if self._frozen is None or self._frozen.version != self.state.version:
-                self.sampled, self.as_published = Scored(), Scored()
-                self._frozen = AsPublished(self._published(self.state.version), self.trainer.dense)
-            self.sampled.add(batch.label, fresh, batch.weight)
-            self.as_published.add(batch.label, self._frozen.score(batch.columns), batch.weight)
-
-    def _streamed_metrics(self) -> str:
-        told = _metrics("streamed, scored before learned", self.streamed)
-        frozen = f"version {self.state.version} as published: AUC {self.as_published.auc():.4f}"
-        if len(self.sampled) == len(self.streamed):
-            return f"{told}; {frozen}"
-        return f"{told}; {frozen} over {len(self.sampled)} of them, the fresh model there {self.sampled.auc():.4f}"
+        self.guard.see(work, fresh)
 
     def _learn(self, until: int, assessment: Assessment | None = None, mixed: bool = False) -> None:
         """Learns on to row `until`; with an assessment, scores each batch first. mixed: in the order of this epoch."""
@@ -356,17 +415,17 @@ class TrainingRun:
             batches = shuffled(self.source, settings.batch_rows, first, until, settings.shuffle_rows, seed)
         return self.trainer.in_stretches(Ahead(self._timed(batches, until), self.trainer.transform))
 
-    def _timed(self, batches: Iterator[Batch], until: int | None) -> Iterator[Batch]:
+    def _timed(self, batches: Iterator[Given], until: int | None) -> Iterator[Given]:
         """The batches before row `until`."""
         while True:
             with self.trainer.profile.timed("read"):
-                batch = next(batches, None)
-            if batch is None or (until is not None and batch.start >= until):
+                batch: Any = next(batches, self)
+            if batch is self or (batch is not None and until is not None and batch.start >= until):
                 return
-            yield batch if until is None else batch.slice(0, min(len(batch), until - batch.start))
+            yield batch if batch is None or until is None else batch.slice(0, min(len(batch), until - batch.start))
 
-    def _transformed_pieces(self, chunk: Batch) -> list[BoundBatch]:
-        return [self.trainer.transform(piece) for piece in _pieces(chunk, self.config.train.batch_rows)]
+    def _transformed(self, batch: Batch | None) -> BoundBatch | None:
+        return None if batch is None else self.trainer.transform(batch)
 
     def _standing(self) -> dict[str, Any]:
         """See RunJournal."""
@@ -388,6 +447,9 @@ class TrainingRun:
             first, last = float(batch.time.min()), float(batch.time.max())
             known = state.event_time or (first, last)
             state.event_time = min(known[0], first), max(known[1], last)
+        event_time = state.event_time[1] if state.event_time else 0.0
+        learned_rows = self._counted.learned_rows + len(batch)
+        self._counted = replace(self._counted, learned_rows=learned_rows, loss=loss, event_time=event_time)
         self.journal.learned(len(batch), loss)
         self._report.advance(len(batch))
 
@@ -413,61 +475,65 @@ class TrainingRun:
 
     @cached_property
     def _total_rows(self) -> int | None:
-        return self.source.count_rows()
+        return None if self._endless and self.config.publish.full_rows else self.source.count_rows()
+
+    def _await_rows(self, wanted: int) -> None:
+        """Waits until a followed stream has so many rows."""
+        if (there := self.source.count_rows() or 0) >= wanted:
+            return
+        self._report.note(f"waits for {wanted:,} rows, {there:,} have come so far")
+        self._report.begin("waiting for rows", wanted)
+        self._report.advance(there)
+        while there < wanted:
+            if self._stopped.wait(LOOK_S):
+                raise BadInput(f"data: {wanted:,} rows wanted for the full version, {there:,} have come so far")
+            self._tell_news()
+            came, there = there, self.source.count_rows() or 0
+            self._report.advance(there - came)
 
     def _publish_version(self) -> None:
         state = self.state
-        exports = {name: table.export() for name, table in self.trainer.tables.items()}
-        graph = self.trainer.dense.published()
-        draft = replace(
-            self.trainer.manifest,
-            version=state.version,
-            created_at=state.finished_at,
-            event_time=list(state.event_time or ()),
-        )
-        self._report.begin("compiling", 5)
-        published = publish_version(
-            self.repository,
-            draft,
-            {name: (e.keys, e.rows) for name, e in exports.items()},
-            graph,
-            progress=lambda done, total: self._report.advance(1),
-            counts={name: e.counts for name, e in exports.items()},
-            lower=self._lower(),
-        )
-        for line in published.manifest.notes.get("compile", {}).get("refused", ()):
-            self._report.note(line)
+        generation = self._versions.publish(self.trainer, state)
         state.event_time, state.events = None, 0
         self._lineage = None
-        self.journal.published(str(Generation(state.version, 0)))
-        self._report.note(f"published {self.config.model.name} {Generation(state.version, 0)}")
-
-    def _lower(self) -> Lower | None:
-        """What the file wants of a lower precision, with the last rows that were learned."""
-        publish, stop = self.config.publish, self.state.position
-        if publish.precision == "float32":
-            return None
-        wanted = min(PRACTICE_ROWS, max(1, PRACTICE_NBYTES // (4 * self.trainer.manifest.width)))
-        first, rows = max(0, stop - wanted), self.config.train.batch_rows
-        batches = list(self._timed(self.source.batches(rows, first), stop))
-        x = np.concatenate([self.trainer.pool(self.trainer.transform(batch).bound) for batch in batches])
-        labels = np.concatenate([batch.label.reshape(len(batch), -1)[:, 0] for batch in batches])
-        practice = Labelled(x, labels, self.trainer.dense.arch.outputs[0])
-        return Lower(publish.precision, practice, Tolerance(publish.max_error, publish.max_auc_change))
+        self._counted = replace(self._counted, published_at=self.state.finished_at, versions=self._counted.versions + 1)
+        self.journal.published(str(generation))
 
     def _publish_delta(self, lineage: Lineage) -> Generation | None:
+        """Publishes what has changed, behind a gate where the window is out of line; None where the weights had to go
+        back instead."""
         self.state.finished_at = self._unix_s()
         self.trainer.evict()
+        if told := self.guard.judge(lineage):
+            self._report.note(told)
+        self.state.guard = self.guard.windows.saved()
         generation = lineage.publish()
-        if generation is not None:
+        if generation is None:
+            self.guard.begin_anew()
+        else:
+            self.guard.begin()
+            self._counted = replace(self._counted, published_at=self.state.finished_at, deltas=self._counted.deltas + 1)
             self.journal.published(str(generation))
+            if self._followed is not None:
+                self._followed.forget(self._oldest_row)
         self.state.event_time, self.state.events = None, 0
         return generation
+
+    def _tell_news(self) -> None:
+        """Notes what has happened to a followed stream, now and then."""
+        if self._followed is not None and time.monotonic() - self._told_s >= NEWS_S:
+            self._told_s = time.monotonic()
+            for line in self._followed.news():
+                self._report.note(line)
+
+    def _oldest_row(self) -> int:
+        """Rows before this one are read by nobody again."""
+        return min(state.position for _, state in self._checkpoints.states()) - PRACTICE_ROWS
 
     def _open_chain(self) -> Lineage:
         if self._lineage is None:
             self._lineage = Lineage(
-                self._published(self.state.version),
+                self._versions.published(self.state.version),
                 self.trainer,
                 self._checkpoints,
                 self.state,
@@ -477,31 +543,7 @@ class TrainingRun:
             )
         return self._lineage
 
-    # What lies in the repository.
-
-    def _versions(self) -> list[int]:
-        return Repository(self.repository).versions(self.config.model.name)
-
-    def _next_version(self) -> int:
-        return max(self._versions(), default=0) + 1
-
-    def _published(self, number: int) -> VersionReader:
-        return Repository(self.repository).version(self.config.model.name, number)
-
-    def _newest_contents(self) -> Contents | None:
-        """What the newest version holds; None where there is no version."""
-        versions = self._versions()
-        if not versions:
-            return None
-        version = self._published(versions[-1])
-        ledger = Ledger.of(version)
-        return Contents(version, ledger, ledger.history.head)
-
 
 def _pieces(chunk: Batch, rows: int) -> Iterator[Batch]:
     for first in range(0, len(chunk), rows):
         yield chunk.slice(first, min(first + rows, len(chunk)))
-
-
-def _metrics(what: str, scored: Scored) -> str:
-    return f"{what}: AUC {scored.auc():.4f}, log-loss {scored.log_loss():.4f} over {len(scored)} rows"

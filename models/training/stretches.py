@@ -1,8 +1,8 @@
 """Stretches: the batches of a run in groups, each of which has its rows in memory before it is learned.
 
 A group is as many batches as name the ids of one stretch of some table (TieredRows.stretch_ids), or READ_IDS values,
-and one at least. One thread collects a group's batches, compacts the tables' logs and reads ahead what the group needs
-of them; the trainer's thread begins it.
+and one at least; None, where a stream has nothing for a moment, ends it. One thread collects a group's batches,
+compacts the tables' logs and reads ahead what the group needs of them; the trainer's thread begins it.
 
 Invariants. Items come out in their order, each once, an error after all that came before it. A group is read ahead
 after the one before it has begun, so that what it reads stays where it is until it begins itself. At most three groups
@@ -95,7 +95,11 @@ class Stretches(Iterator[Any]):
                 for item in self._items:
                     items.append(item)
                     values += self._note(item, known)
-                    if values >= READ_IDS or any(len(known[n]) >= t.stretch_ids for n, t in self._tables.items()):
+                    if (
+                        item is None
+                        or values >= READ_IDS
+                        or any(len(known[n]) >= t.stretch_ids for n, t in self._tables.items())
+                    ):
                         break
                 else:
                     more = False

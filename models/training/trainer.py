@@ -20,7 +20,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,14 @@ from models.config.table_sections import TableConfig
 from models.config.train_section import TrainSettings
 from models.data.source import Batch
 from models.dense.batch_part import Write
-from models.dense.dense_step import DenseStep
+from models.dense.dense_step import MOST_PARTS, DenseStep
+from models.dense.losses import mean_shares
 from models.embedding import kernels
 from models.embedding.admission import Admission, Always, CountingBloom, ExactCounts
+from models.embedding.id_shards import of_process
 from models.embedding.optimizer import row_optimizer
 from models.embedding.row_budget import RowBudget
+from models.embedding.trained_table import TrainedTable
 from models.embedding.variable import EmbeddingVariable, Eviction, Initial
 from models.pipeline.ahead import Ahead
 from models.pipeline.crew import Crew
@@ -71,8 +74,9 @@ class BoundBatch:
 
 
 class Trainer:
-    """A model in training: tables (EmbeddingVariables by name), tiers of those that have a budget, the dense network,
-    and how many steps it has taken."""
+    """A model in training: tables by name, tiers of those that have a budget, the dense network, and how many steps it
+    has taken. own: what of the tables is in this process, as EmbeddingVariables; all of it, but where several processes
+    share them (models.parallel)."""
 
     def __init__(
         self,
@@ -82,6 +86,8 @@ class Trainer:
         fusion: Mapping[str, str] | None = None,
         tables: Mapping[str, TableConfig] | None = None,
         scratch: Path | None = None,
+        process: int = 0,
+        processes: int = 1,
     ) -> None:
         """manifest: the draft (models.training.spec). settings: filled in (models.training.defaults). network: its
         options, labels and loss. fusion: further outputs as expressions (compiler.dense.fusion). tables: what single
@@ -89,8 +95,8 @@ class Trainer:
         default. Raises BadInput for an unknown architecture or optimizer."""
         self.settings = settings
         self.plan = SparsePlan(manifest)
-        configs = tables or {}
-        self.tables: dict[str, EmbeddingVariable] = {}
+        configs, shards = tables or {}, of_process(process, processes)
+        self.own: dict[str, EmbeddingVariable] = {}
         self.rates: dict[str, float] = {}
         self._evictions: dict[str, Eviction] = {}
         for n, t in enumerate(manifest.tables):
@@ -98,21 +104,24 @@ class Trainer:
             own = of_table(settings, config)
             self.rates[t.name] = own.learning_rate
             self._evictions[t.name] = Eviction(config.evict_after_steps, config.evict_below_norm)
-            self.tables[t.name] = EmbeddingVariable(
+            self.own[t.name] = EmbeddingVariable(
                 t.name,
                 t.dim,
                 row_optimizer(own.optimizer, own),
                 settings.seed * 1_000_003 + n,
                 Initial(config.init, config.init_scale),
-                _admission(config),
-                _budget(config, scratch),
+                _admission(config, shards),
+                _budget(config, scratch, processes),
             )
-        self.tiers = {name: table.tiers for name, table in self.tables.items() if table.tiers is not None}
+        self.tables: Mapping[str, TrainedTable] = self.own
+        self.tiers = {name: table.tiers for name, table in self.own.items() if table.tiers is not None}
         self._readers = {
-            name: [(i, f) for i, f in enumerate(manifest.features) if f.table == name] for name in self.tables
+            name: [(i, f) for i, f in enumerate(manifest.features) if f.table == name] for name in self.own
         }
         self._crew = Crew(len(available()))
-        self.dense = DenseStep(manifest, settings, network, fusion, self._crew)
+        # Of a batch as many rows as come to this process.
+        share = replace(settings, batch_rows=-(-settings.batch_rows // processes))
+        self.dense = DenseStep(manifest, share, network, fusion, self._crew, process * MOST_PARTS)
         self.manifest = self.dense.described(manifest)
         self.profile = StepProfile(lambda: self._crew.helped_s)
         self._scratch: dict[tuple[str, int], tuple[Int64s, Float32s, Int64s]] = {}
@@ -139,18 +148,22 @@ class Trainer:
     def learn(self, given: Batch | BoundBatch) -> float:
         """Takes one optimizer step on a batch; returns its mean loss before the step."""
         work = given if isinstance(given, BoundBatch) else self.transform(given)
-        bound = work.bound
+        return self._step(work.bound, work.batch.label, mean_shares(len(work.batch), work.batch.weight))
+
+    def _step(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
+        """A step on what is bound, with label [rows] or [rows, labels] and the share of each row in the loss [rows];
+        returns the loss before it."""
         self.dense.ready(bound.rows)
         with self.profile.timed("look up"):
-            for table in self.tables.values():
+            for table in self.own.values():
                 table.settle()
-            found = self._crew.run([partial(self._insert, name, bound) for name in self.tables], bound.ids < FEW_IDS)
+            found = self._crew.run([partial(self._insert, name, bound) for name in self.own], bound.ids < FEW_IDS)
             refs = dict(item for table in found for item in table)
             with self._pooling(bound) as write:
                 self.dense.fill(write, bound.ids < FEW_IDS)
         with self.profile.timed_process("step"):
             self._set_rates(self.steps)
-            loss, grads = self.dense.gradients(work.batch.label, work.batch.weight)
+            loss, grads = self.dense.gradients(label, share)
         self.steps += 1
         with self.profile.timed("update"):
             self._crew.run([self.dense.move, *self._moves(bound, refs, grads)], bound.ids < FEW_IDS)
@@ -163,8 +176,11 @@ class Trainer:
         with self._pooling(bound) as write:
             return self.dense.score(bound.rows, write)
 
-    def pool(self, bound: BoundRequest) -> Float32s:
-        """The dense input [n, width] for bound columns, from the tables as they are."""
+    def pool(self, given: Mapping[str, Column] | BoundBatch) -> Float32s:
+        """The dense input [n, width] of columns or of a batch, from the tables as they are."""
+        return self._pooled(given.bound if isinstance(given, BoundBatch) else self.plan.bind(given))
+
+    def _pooled(self, bound: BoundRequest) -> Float32s:
         x = np.zeros((bound.rows, self.plan.width), np.float32)
         with self._pooling(bound) as write:
             write(0, bound.rows, x)
@@ -172,11 +188,11 @@ class Trainer:
 
     def evict(self) -> int:
         """Removes the rows that no table keeps any longer; returns how many."""
-        return sum(table.evict(self._evictions[name], self.steps) for name, table in self.tables.items())
+        return sum(table.evict(self._evictions[name], self.steps) for name, table in self.own.items())
 
     def clear(self) -> None:
         """Gives up every row of every table."""
-        for table in self.tables.values():
+        for table in self.own.values():
             table.clear()
 
     def count_from(self, steps: int) -> None:
@@ -199,22 +215,23 @@ class Trainer:
             yield row, values
 
     def _insert(self, name: str, bound: BoundRequest) -> list[tuple[int, Int64s]]:
-        """Gives ids of the batch their rows in a table; the row numbers of each of its features' values."""
-        refs = [(row, self.tables[name].insert(values), values) for row, values in self._values(name, bound)]
-        # An id that another feature of the table was admitted by has its row for this one too.
-        again = [(row, self.tables[name].find(ids) if (found < 0).any() else found) for row, found, ids in refs]
-        return again
+        """Gives ids of the batch their rows in a table; the row numbers of each of its features' values. All features
+        of the table count together."""
+        rows, values = zip(*self._values(name, bound))
+        refs = self.own[name].insert(np.concatenate(values) if len(values) > 1 else values[0])
+        ends = np.cumsum([len(ids) for ids in values])
+        return list(zip(rows, np.split(refs, ends[:-1])))
 
     @contextmanager
     def _pooling(self, bound: BoundRequest) -> Iterator[Write]:
         """What pools rows of a batch, from tables that stay as they are meanwhile."""
         with ExitStack() as reading:
-            for table in self.tables.values():
+            for table in self.own.values():
                 reading.enter_context(table.reading())
-            tables = descriptors([table.descriptor() for table in self.tables.values()])
+            tables = descriptors([table.descriptor() for table in self.own.values()])
 
             def write(start: int, stop: int, x: Float32s) -> None:
-                counts = np.zeros((max(1, len(self.tables)), 2), np.int64)
+                counts = np.zeros((max(1, len(self.own)), 2), np.int64)
                 self.plan.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), x, counts)
 
             yield write
@@ -223,7 +240,7 @@ class Trainer:
         """Calls that move the rows that were read. Where one table has much of all ids, several have each some of its
         rows."""
         calls: list[Callable[[], None]] = []
-        for name, table in self.tables.items():
+        for name, table in self.own.items():
             ids = sum(len(refs[i]) for i, _ in self._readers[name])
             several = ids * self._crew.size > bound.ids and ids > FEW_IDS
             parts = self._crew.size if several else 1
@@ -244,8 +261,26 @@ class Trainer:
         grads: Pieces,
     ) -> None:
         """One optimizer step on the rows of a table whose number is `part` modulo `parts`."""
-        table, count = self.tables[name], 0
-        touched, sums, met = self._scratch_of(name, part, ids)
+        touched, sums, met = scratch = self._scratch_of(name, part, ids)
+        count = self._add_up(name, place, part, parts, bound, refs, grads, *scratch)
+        kernels.forget(place, touched[:count])
+        self._take_step(name, touched[:count], sums[:count], met[:count])
+
+    def _add_up(
+        self,
+        name: str,
+        place: NDArray[np.int32],
+        part: int,
+        parts: int,
+        bound: BoundRequest,
+        refs: Mapping[int, Int64s],
+        grads: Pieces,
+        touched: Int64s,
+        sums: Float32s,
+        met: Int64s,
+    ) -> int:
+        """Adds the gradients of all features of a table (kernels.accumulate); returns how many rows there are."""
+        count = 0
         for i, f in self._readers[name]:
             splits = bound.keep[self.plan.plan[i, SOURCE]].splits
             combiner, (most, codes) = COMBINERS[f.combiner], self.plan.plan[i, [MAX_LENGTH, CODES]].tolist()
@@ -255,31 +290,33 @@ class Trainer:
                 ends = NO_SPLITS if splits is None else splits[start : stop + 1]
                 what = (read, ends, combiner, most, codes, grad, f.offset, part, parts)
                 count = kernels.accumulate(*what, place, touched, sums, met, count)
-        kernels.forget(place, touched[:count])
+        return count
+
+    def _take_step(self, name: str, touched: Int64s, sums: Float32s, met: Int64s) -> None:
+        """Of the optimizer, on rows of a table by number."""
         if self.settings.clip_norm:
-            kernels.clip_rows(sums[:count], self.settings.clip_norm)
-        rate = self.rates[name] * self.rate_factor
-        table.update(touched[:count], sums[:count], met[:count], rate, self.steps)
+            kernels.clip_rows(sums, self.settings.clip_norm)
+        self.own[name].update(touched, sums, met, self.rates[name] * self.rate_factor, self.steps)
 
     def _scratch_of(self, name: str, part: int, ids: int) -> tuple[Int64s, Float32s, Int64s]:
         """Row numbers, gradients and counts [ids] of one part of a table, kept from step to step: new pages cost as
         much as the sums."""
         scratch = self._scratch.get((name, part))
         if scratch is None or len(scratch[0]) < ids:
-            sums = np.empty((ids, self.tables[name].dim), np.float32)
+            sums = np.empty((ids, self.own[name].dim), np.float32)
             scratch = self._scratch[name, part] = np.empty(ids, np.int64), sums, np.empty(ids, np.int64)
         return scratch
 
 
-def _budget(config: TableConfig, scratch: Path | None) -> RowBudget | None:
+def _budget(config: TableConfig, scratch: Path | None, processes: int) -> RowBudget | None:
     if not config.memory_mb:
         return None
-    return RowBudget(config.memory_mb << 20, config.cache, scratch or Path(tempfile.gettempdir()))
+    return RowBudget((config.memory_mb << 20) // processes, config.cache, scratch or Path(tempfile.gettempdir()))
 
 
-def _admission(config: TableConfig) -> Admission:
+def _admission(config: TableConfig, shards: range) -> Admission:
     if config.admit_after == 1:
         return Always()
     if config.admit_by == "counts":
         return ExactCounts(config.admit_after)
-    return CountingBloom(config.admit_after, config.admit_ids, config.admit_error)
+    return CountingBloom(config.admit_after, config.admit_ids, config.admit_error, shards)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, Group
 from rich.table import Table
 
 from compiler.progress import bars
+from serving.commands.orderly_end import end_gently
 
 if TYPE_CHECKING:
+    from models.config.train_config import Beginning
     from models.pipeline.step_profile import Spent
 
 bench_app = typer.Typer(help="The benchmark's model and its deltas, without training.", no_args_is_help=True)
@@ -32,29 +34,76 @@ def train(
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="With --new-version: train new weights for it.")
     ] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Go on with rows as they come: a folder of Parquet files, Redis, Kafka."),
+    ] = False,
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Answer /metrics for Prometheus on this port; 0: on none.")
+    ] = 0,
+    metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port is opened on.")] = "127.0.0.1",
     profile: Annotated[
         bool, typer.Option("--profile", help="At the end tell where the time of a step went; the report has a picture.")
     ] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, help="So many processes of this machine learn together (docs/processes.md).")
+    ] = 1,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="As if the file said so: --set train.seed=1; repeat."),
     ] = None,
 ) -> None:
     """Trains a model on your own table, publishes a version, then deltas. Run again after a kill to go on."""
-    from models.config.train_config import Beginning, load_config
-    from models.data.open_data import open_source
+    from models.config.train_config import Beginning
+    from models.parallel.mpi_run import started_by_mpi, take_part
 
     beginning = Beginning(replay, new_version, from_scratch)
+    changes = [*(overrides or ()), *(["data.follow=true"] if follow else ())]
     # "package.module:function" in model.arch may lie beside the configuration.
     sys.path.insert(0, str(config.resolve().parent))
-    settings = load_config(config, overrides or ())
-    source = open_source(settings.data, settings.features)
+
+    def run(make_trainer: Callable[..., Any] | None) -> None:
+        _train(config, changes, beginning, profile, make_trainer, (metrics_host, metrics_port))
+
+    if started_by_mpi():
+        take_part(run)
+    elif processes > 1:
+        from models.parallel.mpi_launch import launch
+
+        sys.exit(launch(processes, [sys.executable, "-m", "freshet_serving", *sys.argv[1:]]))
+    else:
+        run(None)
+
+
+def _train(
+    config: Path,
+    overrides: Sequence[str],
+    beginning: Beginning,
+    profile: bool,
+    make_trainer: Callable[..., Any] | None,
+    metrics: tuple[str, int],
+) -> None:
+    """metrics: host and port that they are answered on; port 0: on none."""
+    from models.config.train_config import load_config
+    from models.runs.live_view import LiveView, live_view
+    from models.runs.train_metrics import TrainMetrics, serve_metrics
+    from models.streams.open_rows import checkpoint_folder, open_rows
+
+    settings = load_config(config, overrides)
+    source = open_rows(settings, checkpoint_folder(settings), beginning.from_scratch)
     # Only now: TensorFlow takes seconds to import, and mistakes in the file or the data should not have to wait.
     from models.training.loop import TrainingRun
 
     console = Console()
-    with bars(console) as reporter:
-        summary = TrainingRun(settings, source, reporter=reporter, beginning=beginning).run()
+    view = live_view(console) if settings.data.follow else bars(console)
+    with view as reporter:
+        run = TrainingRun(settings, source, reporter=reporter, beginning=beginning, make_trainer=make_trainer)
+        if isinstance(reporter, LiveView):
+            reporter.standing = run.standing
+            end_gently(run.stop)
+        if metrics[1]:
+            serve_metrics(TrainMetrics(settings.model.name, run.standing), *metrics)
+        summary = run.run()
     if profile and summary.spent["step"].times:
         console.print(_profile(summary.spent))
     if summary.report is not None:

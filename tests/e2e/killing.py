@@ -1,6 +1,7 @@
 """What test_kills kills: a trainer that publishes all the time, and a server that takes deltas all the time.
 
     python -m tests.e2e.killing train REPOSITORY [SEED]
+    mpiexec -n N python -m tests.e2e.killing processes REPOSITORY
     python -m tests.e2e.killing serve REPOSITORY SCRATCH SEED
 
 A trainer with a seed meets somebody who rolls its version back now and then.
@@ -16,6 +17,7 @@ import os
 import random
 import shutil
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 MODEL = "killed"
@@ -41,7 +43,7 @@ def announce_commits():
     os.replace, os.rename, os.link = announced(os.replace), announced(os.rename), announced(os.link)
 
 
-def make_run(repository):
+def make_run(repository, make_trainer=None):
     """The training run that both the child and its uninterrupted twin make: an endless stream, with tables of which few
     rows are in memory, and ids that wait and leave."""
     from models.config.feature_sections import FeatureConfig
@@ -70,10 +72,20 @@ def make_run(repository):
         PublishConfig(str(repository), FULL_ROWS, DELTA_ROWS, snapshot_after=SNAPSHOT_AFTER),
         tables=tables,
     )
-    made = run.TrainingRun(config, SyntheticSource(users=80, items=60, item_rows=20))
-    for name in tables:
-        made.trainer.tables[name].tiers.most = HOT_ROWS
-    return made
+    source = SyntheticSource(users=80, items=60, item_rows=20)
+    with few_rows_in_memory():
+        return run.TrainingRun(config, source, make_trainer=make_trainer)
+
+
+@contextmanager
+def few_rows_in_memory():
+    """Of tables with a budget that are made in the block."""
+    from models.embedding import tiered_rows
+
+    before = tiered_rows.HOT_SHARE, tiered_rows.LEAST_ROWS
+    tiered_rows.HOT_SHARE, tiered_rows.LEAST_ROWS = 0.0, HOT_ROWS
+    yield
+    tiered_rows.HOT_SHARE, tiered_rows.LEAST_ROWS = before
 
 
 def make_segments_small():
@@ -85,9 +97,20 @@ def make_segments_small():
     row_log.MOST_RECORDS = 1 << 16
 
 
-def train(repository, seed=None):
+def processes(repository):
+    """One of several that train together."""
+    from models.parallel import rank_trainer
+    from models.parallel.mpi_run import take_part
+
+    rank_trainer.TENDED_STEPS = 4
+    say("rank", os.environ.get("PMI_RANK", "0"), os.getpid())
+    with few_rows_in_memory():
+        take_part(lambda make: train(repository, make_trainer=make))
+
+
+def train(repository, seed=None, make_trainer=None):
     draw = None if seed is None else random.Random(seed)
-    run = make_run(repository)
+    run = make_run(repository, make_trainer)
 
     def before(batch):
         say("learning", batch.start)
@@ -174,11 +197,11 @@ def serve(repository, scratch, seed):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "train":
+    if sys.argv[1] in ("train", "processes"):
         announce_commits()
         # What a snapshot is made of is never renamed: its moments are those of the disk.
         os.fsync = announced(os.fsync)
         make_segments_small()
-        train(Path(sys.argv[2]), *map(int, sys.argv[3:]))
+        {"train": train, "processes": processes}[sys.argv[1]](Path(sys.argv[2]), *map(int, sys.argv[3:]))
     else:
         serve(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

@@ -10,6 +10,7 @@ overload   three times what the server can do, with deadlines
 neighbour  a saturated model beside another
 layouts    the default layout against the best of all, and its costs
 deltas     deltas while requests come
+switchover  full versions while requests come
 observe    what metrics and traces cost
 useronce   the user-once division against the same model without it
 soak       half load, a delta a second, versions and workers that come and go

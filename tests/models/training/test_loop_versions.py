@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from models.config.train_config import Beginning
+from models.training import full_versions
 from models.training import loop as running
 from models.training.loop import TrainingRun
 from processor.chain.ledger import Ledger
@@ -84,7 +85,7 @@ def test_a_second_version_of_a_chain_that_was_rolled_back_begins_where_it_was_ro
 def test_killed_before_the_second_version_is_there_the_next_run_publishes_it_once(tmp_path, monkeypatch):
     begin(tmp_path)[0].run()
     with monkeypatch.context() as patch:
-        patch.setattr(running, "publish_version", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(full_versions, "publish_version", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             begin(tmp_path, ON)
     assert Repository(tmp_path).versions("mixed") == [1]
@@ -186,18 +187,20 @@ def test_from_scratch_alone_is_refused():
 def test_the_version_as_published_is_scored_beside_the_fresh_model(tmp_path):
     run, notes = begin(tmp_path)
     run.run()
-    assert len(run.as_published) == len(run.sampled) == len(run.streamed) == ROWS - 256
-    assert run.sampled.auc() == run.streamed.auc()
-    assert f"; version 1 as published: AUC {run.as_published.auc():.4f}" in notes[-1]
-    assert run.as_published.auc() != run.streamed.auc()
+    assert len(run.quality.as_published) == len(run.quality.sampled) == len(run.quality.streamed) == ROWS - 256
+    assert run.quality.sampled.auc() == run.quality.streamed.auc()
+    assert f"; version 1 as published: AUC {run.quality.as_published.auc():.4f}" in notes[-1]
+    assert run.quality.as_published.auc() != run.quality.streamed.auc()
 
 
 def test_of_a_long_stream_a_sample_is_scored_by_both(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "SAMPLED_BATCHES", 2)
     run, notes = begin(tmp_path)
     run.run()
-    assert 0 < len(run.as_published) == len(run.sampled) < len(run.streamed) == ROWS - 256
-    assert f"over {len(run.sampled)} of them, the fresh model there {run.sampled.auc():.4f}" in notes[-1]
+    assert 0 < len(run.quality.as_published) == len(run.quality.sampled) < len(run.quality.streamed) == ROWS - 256
+    assert (
+        f"over {len(run.quality.sampled)} of them, the fresh model there {run.quality.sampled.auc():.4f}" in notes[-1]
+    )
 
 
 def test_a_second_version_is_warmed_by_the_requests_that_warm_the_first(tmp_path):

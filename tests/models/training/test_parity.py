@@ -70,7 +70,7 @@ class Held:
     @classmethod
     def by(cls, trainer):
         return cls(
-            {name: trainer.pool(trainer.plan.bind(columns)) for name, columns in PROBES.items()},
+            {name: trainer.pool(columns) for name, columns in PROBES.items()},
             {name: trainer.score(columns) for name, columns in PROBES.items()},
             served_as_bytes(exported(trainer)),
         )

@@ -83,7 +83,7 @@ def test_every_generation_is_served_from_raw_columns_as_it_was_trained(tmp_path,
                     served = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
                     counts = np.zeros((len(replica.manifest.tables), 2), np.int64)
                     replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), served, counts)
-                trained = run.trainer.pool(run.trainer.plan.bind(given))
+                trained = run.trainer.pool(given)
                 assert served.tobytes() == trained.tobytes(), generation
                 reply = processor.process(PredictRequest("made", given))
                 assert np.allclose(reply.outputs["score"].reshape(-1), run.trainer.score(given), atol=1e-5)

@@ -10,6 +10,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from compiler.frameworks import keras
 from models.config.model_section import ModelConfig, NetworkConfig
 from models.data.formats import DataConfig
+from models.dense.losses import mean_shares
 from models.training.as_published import AsPublished
 from models.training.loop import TrainingRun
 from models.training.spec import draft
@@ -80,7 +81,7 @@ def step(network, x, label, weight=None):
     """One step on x [n, width] -> (loss, gradient by x)."""
     network.ready(len(x))
     network.fill(lambda start, stop, room: np.copyto(room, x[start:stop]))
-    loss, pieces = network.gradients(label, weight)
+    loss, pieces = network.gradients(label, mean_shares(len(label), weight))
     network.move()
     return loss, np.concatenate([piece for _, piece in pieces])
 
@@ -113,7 +114,7 @@ def test_dropout_is_for_training_alone_and_goes_on_where_a_checkpoint_left_it(tm
     for batch in batches[:2]:
         trainer.learn(batch)
     state = trainer.dense.weights(), trainer.dense.state.optimizer()
-    x = trainer.pool(trainer.plan.bind(batches[2].columns))
+    x = trainer.pool(batches[2].columns)
     losses = [step(trainer.dense, x, batches[2].label)[0] for _ in range(2)]
     other.dense.state.restore(*state)
     assert [step(other.dense, x, batches[2].label)[0] for _ in range(2)] == losses

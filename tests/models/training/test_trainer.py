@@ -156,7 +156,7 @@ def test_scoring_changes_nothing_and_gives_unseen_ids_no_row(trainer):
 
 def test_an_unseen_id_scores_as_zeros_do(trainer):
     unseen = odd_batch()
-    x = trainer.pool(trainer.plan.bind(unseen.columns))
+    x = trainer.pool(unseen.columns)
     user = next(f for f in trainer.manifest.features if f.name == "user")
     assert (x[[0, 1, 4, 5], user.offset : user.offset + user.width] == 0).all()
 

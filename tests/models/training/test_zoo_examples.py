@@ -41,7 +41,7 @@ def test_every_network_has_an_example():
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_it_learns_real_rows_and_is_served_as_it_was_trained(arch, tmp_path, monkeypatch):
     # From 64 rows on the user's part is computed apart. Fewer sizes than are published, for time.
-    monkeypatch.setattr("models.training.loop.publish_version", partial(publish_version, buckets=(1, 64)))
+    monkeypatch.setattr("models.training.full_versions.publish_version", partial(publish_version, buckets=(1, 64)))
     form = section(arch, "data")["format"]
     sets = {"data.path": real_data(DATA[form]), "data.format": form, "publish.repository": str(tmp_path / "r")}
     whole = [f'{key}="{value}"' for key, value in sets.items()]

@@ -1,0 +1,308 @@
+"""`make bench-follow`: what it is worth to publish all the time; loadtest/results/follow.md.
+
+`freshet train --follow` learns MovieLens' events in their order, in a process of its own, as they come by a folder of
+Parquet files, by a Redis stream and by Kafka. Two engines serve what it publishes: one follows its deltas, the other
+looks at the repository once a simulated day. Each stretch of events is scored by both before it is sent to the trainer,
+so no score has seen its label, and the learner is the same: the difference is publication alone.
+
+Kafka is librdkafka's mock cluster, in this process: no real broker was at hand. It keeps the last 5 MB of a partition,
+so its full version is made of the last KAFKA_ROWS events before the same stretches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from compiler.building.auc import auc
+from loadtest.load.launch import free_ports, freshet
+from loadtest.reports.report import machine, opening, origin
+from models.data.movielens import MovieLensSource
+from models.data.source import Batch, Field
+from processor.columns import Strings
+from processor.engine import PredictRequest, Processor, ProcessorConfig
+
+RESULTS = Path(__file__).parents[2] / "results"
+MODEL = "followed"
+KINDS = {"user_id": "id", "movie_id": "id", "gender": "string", "occupation": "id", "year": "id", "age": "id"}
+COLUMNS = tuple(Field(name, kind) for name, kind in KINDS.items())
+DAY_S = 86_400.0
+STARTUP_S, STRETCH_S, LOOK_S = 300.0, 120.0, 0.02
+SCORED_ROWS = 500
+KAFKA_ROWS = 25_000
+
+Send = Callable[[dict[str, Any]], None]
+
+
+def rows_of(batch: Batch) -> dict[str, Any]:
+    """A batch as columns of Python's."""
+    columns = {name: _plain(column) for name, column in batch.columns.items()}
+    assert batch.time is not None
+    return columns | {"liked": batch.label.tolist(), "ts": batch.time.tolist()}
+
+
+def _plain(column: Any) -> list[Any]:
+    values: list[Any] = column.tolist()
+    return [word.decode() for word in values] if isinstance(column, Strings) else values
+
+
+@contextmanager
+def folder_sender(scratch: Path) -> Iterator[tuple[str, Send]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = scratch / "events"
+    folder.mkdir()
+
+    def send(rows: dict[str, Any]) -> None:
+        path = folder / f"{len(list(folder.iterdir())):06}.parquet"
+        pq.write_table(pa.table(rows), path.with_name(f".{path.name}"))
+        path.with_name(f".{path.name}").rename(path)
+
+    yield str(folder), send
+
+
+@contextmanager
+def redis_sender(scratch: Path) -> Iterator[tuple[str, Send]]:
+    import redis
+
+    (port,) = free_ports(1)
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(scratch)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    client = redis.Redis(port=port)
+
+    def send(rows: dict[str, Any]) -> None:
+        with client.pipeline(transaction=False) as pipeline:
+            for values in zip(*rows.values()):
+                pipeline.xadd("events", dict(zip(rows, values)))
+            pipeline.execute()
+
+    try:
+        while True:
+            try:
+                client.ping()
+                break
+            except redis.ConnectionError:
+                time.sleep(LOOK_S)
+        yield f"redis://127.0.0.1:{port}/events", send
+    finally:
+        client.close()
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def kafka_sender(scratch: Path) -> Iterator[tuple[str, Send]]:
+    import confluent_kafka as ck
+
+    producer = ck.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "none", "log_level": 0, "linger.ms": 5})
+    broker = next(iter(producer.list_topics(timeout=10).brokers.values()))
+
+    def send(rows: dict[str, Any]) -> None:
+        for values in zip(*rows.values()):
+            # One partition: events are wanted in their order, whoever sent them.
+            producer.produce("events", json.dumps(dict(zip(rows, values))).encode(), partition=0)
+            producer.poll(0)
+        producer.flush()
+
+    yield f"kafka://{broker.host}:{broker.port}/events", send
+
+
+SENDERS = {"folder": folder_sender, "redis": redis_sender, "kafka": kafka_sender}
+
+
+@contextmanager
+def following(scratch: Path, path: str, full_rows: int, delta_rows: int) -> Iterator[Callable[[str], float]]:
+    """The trainer while the block runs; value(family) of its metrics."""
+    features = [
+        line for field in COLUMNS for line in (f"[features.{field.name}]", f'kind = "{field.kind}"', "dim = 16")
+    ]
+    config = scratch / "train.toml"
+    lines = ["[model]", f'name = "{MODEL}"']
+    lines += ["[data]", f'path = "{path}"', 'label = "liked"', 'time = "ts"', *features]
+    lines += ["[publish]", f'repository = "{scratch / "repository"}"']
+    lines += [f"full_rows = {full_rows}", f"delta_rows = {delta_rows}"]
+    config.write_text("\n".join(lines))
+    (port,) = free_ports(1)
+    command = [*freshet(), "train", "--config", str(config), "--follow", "--metrics-port", str(port)]
+    log = scratch / "train.log"
+    with open(log, "wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+
+    def value(family: str) -> float:
+        if process.poll() is not None:
+            raise RuntimeError(log.read_text()[-2000:])
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+                lines = reply.read().decode().splitlines()
+        except OSError:
+            return 0.0
+        return next((float(line.split()[-1]) for line in lines if line.startswith(f"{family}{{")), 0.0)
+
+    try:
+        yield value
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    give_up_s = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > give_up_s:
+            raise RuntimeError(f"{what}: waited {seconds:g} s")
+        time.sleep(LOOK_S)
+
+
+def scores(processor: Processor, batch: Batch) -> np.ndarray:
+    found = []
+    for first in range(0, len(batch), SCORED_ROWS):
+        part = batch.slice(first, min(first + SCORED_ROWS, len(batch)))
+        found.append(processor.process(PredictRequest(MODEL, part.columns)).outputs["score"].reshape(-1))
+    return np.concatenate(found)
+
+
+def follow(sender: str, source: MovieLensSource, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Scores of all stretches by both engines, by one way to come."""
+    first_row, stretch_rows, stretches = arguments.full_rows, arguments.delta_rows, arguments.stretches
+    full_rows = min(first_row, KAFKA_ROWS) if sender == "kafka" else first_row
+    labels: list[np.ndarray] = []
+    served: dict[str, list[np.ndarray]] = {"fresh": [], "daily": []}
+    days, ages = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        with SENDERS[sender](scratch) as (path, send):
+            for batch in source.batches(20_000, first_row - full_rows):
+                if batch.start >= first_row:
+                    break
+                send(rows_of(batch.slice(0, min(len(batch), first_row - batch.start))))
+            with following(scratch, path, full_rows, stretch_rows) as value:
+                wait(lambda: value("freshet_train_version") >= 1, STARTUP_S, "the full version")
+                repository = ProcessorConfig(str(scratch / "repository"), sessions=1)
+                wait(lambda: (scratch / "repository" / MODEL / "1" / "model.json").exists(), STARTUP_S, "the version")
+                with Processor.initialize(repository) as fresh, Processor.initialize(repository) as daily:
+                    day = None
+                    for number, batch in enumerate(source.batches(stretch_rows, first_row)):
+                        if number == stretches:
+                            break
+                        assert batch.time is not None
+                        if (today := int(batch.time[0] // DAY_S)) != day:
+                            day = today
+                            daily.poll()
+                        labels.append(batch.label)
+                        served["fresh"].append(scores(fresh, batch))
+                        served["daily"].append(scores(daily, batch))
+                        days.append(today)
+                        sent_s = time.monotonic()
+                        send(rows_of(batch))
+                        wait(lambda n=number: value("freshet_train_deltas_total") > n, STRETCH_S, "a delta")  # type: ignore[misc]
+                        fresh.poll()
+                        ages.append(time.monotonic() - sent_s)
+                held = value("freshet_train_windows_held_total")
+    label = np.concatenate(labels)
+    found = {side: auc(label, np.concatenate(parts)) for side, parts in served.items()}
+    console.print(f"  {sender}: {found['fresh']:.4f} fresh, {found['daily']:.4f} once a day, {held:.0f} held")
+    return {
+        "auc": found,
+        "full_rows": full_rows,
+        "stretches": {side: [auc(y, s) for y, s in zip(labels, parts)] for side, parts in served.items()},
+        "days": days,
+        "held": held,
+        "sent_to_served_s": float(np.median(ages)),
+    }
+
+
+def page(result: dict[str, Any]) -> str:
+    """follow.md."""
+    lines = opening("Following a stream", __doc__, result)
+    lines += [
+        f"The events before number {result['full_rows']:,} made the full version; then {result['stretches']} stretches"
+        f" of {result['delta_rows']:,} events, {result['simulated_days']} simulated days.",
+        "",
+        "| came by | full version of | AUC, fresh | AUC, once a day | more | deltas held | sent to served, median s |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for sender, found in result["senders"].items():
+        fresh, daily = found["auc"]["fresh"], found["auc"]["daily"]
+        lines.append(
+            f"| {sender} | {found['full_rows']:,} events | {fresh:.4f} | {daily:.4f} | {fresh - daily:+.4f} |"
+            f" {found['held']:.0f} | {found['sent_to_served_s']:.2f} |"
+        )
+    lines += ["", "![AUC of the stretches](follow.png)"]
+    return "\n".join(lines) + "\n"
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    found = next(iter(result["senders"].values()))
+    events = np.arange(1, len(found["days"]) + 1) * result["delta_rows"]
+    for side, label in (("fresh", "deltas all the time"), ("daily", "once a simulated day")):
+        values = np.array(found["stretches"][side])
+        smooth = np.convolve(np.pad(values, 4, mode="edge"), np.ones(9) / 9, mode="valid")
+        (line,) = axes.plot(events, smooth, label=label)
+        axes.plot(events, values, ".", color=line.get_color(), alpha=0.3)
+    for n, (before, after) in enumerate(zip(found["days"], found["days"][1:])):
+        if before != after:
+            axes.axvline(events[n], color="0.85", lw=0.6, zorder=0)
+    axes.set(xlabel="events since the full version (a grey line: a simulated day)", ylabel="AUC of a stretch")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench-follow", description=__doc__)
+    add = parser.add_argument
+    add("--data", default=os.environ.get("FRESHET_DATA", ""), help="folder that has ml-1m")
+    add("--only", default="folder,redis,kafka")
+    add("--full-rows", type=int, default=500_000)
+    add("--delta-rows", type=int, default=1_000)
+    add("--stretches", type=int, default=150)
+    add("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    folder = Path(arguments.data) / "ml-1m"
+    if not folder.is_dir():
+        parser.error("--data: a folder that has ml-1m wanted (or FRESHET_DATA)")
+    if "redis" in arguments.only and shutil.which("redis-server") is None:
+        parser.error("redis-server wanted, which is not installed; --only folder,kafka goes without")
+    console = Console(stderr=True, highlight=False)
+    source = MovieLensSource(str(folder), COLUMNS)
+    senders = {name: follow(name, source, arguments, console) for name in arguments.only.split(",")}
+    result = {
+        "machine": machine(),
+        "origin": origin("bench-follow", "BENCH_ARGS", sys.argv[1:]),
+        "full_rows": arguments.full_rows,
+        "delta_rows": arguments.delta_rows,
+        "stretches": arguments.stretches,
+        "simulated_days": len(set(next(iter(senders.values()))["days"])),
+        "senders": senders,
+    }
+    draw(result, arguments.out / "follow.png")
+    (arguments.out / "follow.json").write_text(json.dumps(result, indent=1) + "\n")
+    text = page(result)
+    (arguments.out / "follow.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The columns of a schema as Arrow arrays of one type each, and batches of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from models.data import arrow
+from models.data.source import Batch, Schema
+
+TEXT_TYPES = {
+    "id": pa.int64(),
+    "float": pa.float64(),
+    "string": pa.string(),
+    "ids": pa.string(),
+    "strings": pa.string(),
+    "label": pa.float64(),
+    "weight": pa.float64(),
+}
+"""Cells of text are parsed as these; lists come as text between '|'."""
+
+
+class CanonicalColumns:
+    """What is wanted of a table: columns, labels, weight and time, in this order."""
+
+    def __init__(self, schema: Schema, text: bool) -> None:
+        """text: cells are text, and lists are split at '|'."""
+        self.schema, self.text = schema, text
+        self.wanted = [(f.name, f.kind) for f in schema.fields] + [(name, "label") for name in schema.labels]
+        self.wanted += [(schema.weight, "weight")] * bool(schema.weight) + [(schema.time, "time")] * bool(schema.time)
+
+    def check(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Column -> the Arrow type that it is read as, of its own types; raises BadInput where one cannot serve its
+        kind."""
+        read = {}
+        for name, kind in self.wanted:
+            read[name] = own = types[name]
+            if self.text and kind in TEXT_TYPES:
+                told = kind in ("label", "weight") and pa.types.is_boolean(own)
+                read[name] = own if told else TEXT_TYPES[kind]
+            else:
+                arrow.check_type(own, kind, name)
+                if self.text and not pa.types.is_temporal(own):
+                    read[name] = pa.float64()
+        return read
+
+    def arrays(self, chunk: pa.RecordBatch, where: arrow.Where) -> list[pa.Array]:
+        """A chunk's columns, checked and each of its one canonical type; raises BadInput."""
+        made = []
+        for name, kind in self.wanted:
+            array = chunk.column(name)
+            if self.text and kind in ("ids", "strings"):
+                array = arrow.split_text(array, kind, name, where)
+            made.append(arrow.canonical(array, kind, name, where))
+        return made
+
+    def batch(self, arrays: Sequence[pa.Array], start: int) -> Batch:
+        """Canonical arrays as a batch that begins at row `start` of its stream."""
+        values: list[Any] = [arrow.column(array, kind) for array, (_, kind) in zip(arrays, self.wanted)]
+        columns, rest = dict(zip(self.schema.names, values)), values[len(self.schema.fields) :]
+        labels, rest = rest[: len(self.schema.labels)], rest[len(self.schema.labels) :]
+        several = np.empty((len(arrays[0]), len(labels)), np.float32)
+        label = labels[0] if len(labels) == 1 else np.stack(labels, axis=1, out=several) if labels else several
+        weight = rest.pop(0) if self.schema.weight else None
+        return Batch(columns, label, rest[0] if rest else None, start, weight)
+
+
+def join_parts(parts: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+    """Parts of the same columns, one after another, as one."""
+    return list(parts[0]) if len(parts) == 1 else [pa.concat_arrays(column) for column in zip(*parts)]

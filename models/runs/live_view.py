@@ -1,0 +1,104 @@
+"""A run on a terminal: where it stands, drawn anew every second, and notes above it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from models.runs.train_metrics import Standing
+
+DRAWN_S = 1.0
+RATE_S = 10.0
+
+
+class LiveView:
+    """A Reporter of a run without an end; standing is set once the run is there."""
+
+    def __init__(self, console: Console, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._now_s = console, now_s
+        self.standing: Callable[[], Standing] | None = None
+        self._what, self._total, self._done = "", 0, 0
+        # Moments and rows learned at them, of the last RATE_S seconds.
+        self._learned: deque[tuple[float, int]] = deque()
+
+    def begin(self, what: str, total: int | None) -> None:
+        self._what, self._total, self._done = what, total or 0, 0
+
+    def advance(self, done: int) -> None:
+        self._done += done
+
+    def note(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def __rich__(self) -> Table:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", justify="right")
+        grid.add_column()
+        doing = f"{self._what} {self._done:,} of {self._total:,}" if self._total else self._what
+        if self.standing is None:
+            grid.add_row("doing", doing)
+            return grid
+        for name, told in lines(self.standing(), self._rate(), time.time()):
+            grid.add_row(name, told)
+        if self._total:
+            grid.add_row("doing", doing)
+        return grid
+
+    def _rate(self) -> float:
+        """Rows learned a second, of the last RATE_S seconds."""
+        now_s, rows = self._now_s(), self.standing().learned_rows if self.standing else 0
+        self._learned.append((now_s, rows))
+        while len(self._learned) > 2 and self._learned[1][0] <= now_s - RATE_S:
+            self._learned.popleft()
+        first_s, first_rows = self._learned[0]
+        return (rows - first_rows) / max(1e-3, now_s - first_s) if rows > first_rows else 0.0
+
+
+def lines(standing: Standing, rows_per_s: float, unix_s: float) -> Iterator[tuple[str, str]]:
+    """What is drawn of a run: names and what they are."""
+    waiting = f", {standing.waiting_rows:,} wait" if standing.waiting_rows else ", caught up"
+    yield "rows", f"{standing.position:,}, {rows_per_s:,.0f} a second{waiting}"
+    left_out = [
+        f"{n:,} {what}" for n, what in ((standing.rejected_rows, "not sound"), (standing.lost_rows, "lost")) if n
+    ]
+    if left_out:
+        yield "left out", ", ".join(left_out)
+    if standing.event_time:
+        yield "newest event", f"{_age(unix_s - standing.event_time)} ago"
+    if standing.published_at:
+        name = f"{standing.version}.{standing.step}"
+        yield "newest delta", f"{name}, {_age(unix_s - standing.published_at)} ago, {standing.deltas:,} so far"
+    if not math.isnan(standing.window_auc):
+        calibration = f"{standing.window_calibration:.3f} of the labels' mean"
+        yield "newest window", f"AUC {standing.window_auc:.4f}, mean score {calibration}"
+    if standing.table_rows:
+        yield "tables", ", ".join(f"{name} {rows:,}" for name, rows in standing.table_rows.items())
+    if standing.held:
+        yield "HELD", standing.held
+    if standing.trouble:
+        yield "stream", standing.trouble
+
+
+def _age(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(0.0, seconds):.1f} s"
+    hours, minutes = divmod(int(seconds // 60), 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24:,} days"
+
+
+@contextmanager
+def live_view(console: Console) -> Iterator[LiveView]:
+    """The view while the block runs; plain notes only where there is no terminal."""
+    view = LiveView(console)
+    if not console.is_terminal:
+        yield view
+        return
+    with Live(view, console=console, refresh_per_second=1 / DRAWN_S, transient=True):
+        yield view

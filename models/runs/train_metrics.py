@@ -1,0 +1,110 @@
+"""A run's metrics for Prometheus: where it stands, asked anew by each scrape."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from processor.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands. learned_rows: by this process; position: number of the row that comes next; waiting_rows:
+    that have come and are not learned, as far as the stream knows. lost_rows, rejected_rows, trouble: of the stream
+    (models.streams.followed_source). event_time, published_at: newest event learned, newest publication, Unix seconds,
+    0 for none. window_auc, window_calibration: of the newest window, before it was learned; NaN for none. held: why
+    deltas lie behind a gate, "" where they do not. table_rows: by table."""
+
+    learned_rows: int = 0
+    position: int = 0
+    waiting_rows: int = 0
+    lost_rows: int = 0
+    rejected_rows: int = 0
+    trouble: str = ""
+    event_time: float = 0.0
+    published_at: float = 0.0
+    version: int = 0
+    step: int = 0
+    deltas: int = 0
+    versions: int = 0
+    held_windows: int = 0
+    loss: float = float("nan")
+    window_auc: float = float("nan")
+    window_calibration: float = float("nan")
+    held: str = ""
+    table_rows: dict[str, int] = field(default_factory=dict)
+
+
+COUNTERS: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
+    ("freshet_train_rows", "Rows that this process has learned.", lambda s: s.learned_rows),
+    (
+        "freshet_train_rejected_rows",
+        "Rows of the stream that were left out as not sound.",
+        lambda s: s.rejected_rows,
+    ),
+    ("freshet_train_lost_rows", "Rows that were gone from the stream before they were read.", lambda s: s.lost_rows),
+    ("freshet_train_deltas", "Deltas that this process has published.", lambda s: s.deltas),
+    ("freshet_train_versions", "Full versions that this process has published.", lambda s: s.versions),
+    ("freshet_train_windows_held", "Windows whose delta was held.", lambda s: s.held_windows),
+)
+GAUGES: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
+    ("freshet_train_position", "Number of the row that is learned next.", lambda s: s.position),
+    ("freshet_train_waiting_rows", "Rows that have come and are not learned yet.", lambda s: s.waiting_rows),
+    ("freshet_train_stream_up", "1 while the stream can be read.", lambda s: float(not s.trouble)),
+    ("freshet_train_held", "1 while deltas lie behind a gate of the guard.", lambda s: float(bool(s.held))),
+    ("freshet_train_version", "Version that deltas are published to.", lambda s: s.version),
+    ("freshet_train_step", "Step of the newest delta.", lambda s: s.step),
+    ("freshet_train_event_timestamp_seconds", "Newest event that was learned, Unix time.", lambda s: s.event_time),
+    ("freshet_train_published_timestamp_seconds", "Newest publication, Unix time.", lambda s: s.published_at),
+    ("freshet_train_loss", "Mean loss of the newest batch before it was learned.", lambda s: s.loss),
+    ("freshet_train_window_auc", "AUC of the newest window before it was learned.", lambda s: s.window_auc),
+    (
+        "freshet_train_window_calibration",
+        "Mean score over mean label of the newest window before it was learned.",
+        lambda s: s.window_calibration,
+    ),
+)
+
+
+class Scraped(Protocol):
+    """Families of a process."""
+
+    registry: CollectorRegistry
+
+
+class TrainMetrics(Collector):
+    """Families of one run."""
+
+    def __init__(self, model: str, standing: Callable[[], Standing]) -> None:
+        self._model, self._standing = model, standing
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        standing = self._standing()
+        for families, make in ((COUNTERS, CounterMetricFamily), (GAUGES, GaugeMetricFamily)):
+            for name, told, value in families:
+                family: Any = make(name, told, labels=["model"])
+                family.add_metric([self._model], value(standing))
+                yield family
+        rows = GaugeMetricFamily("freshet_train_table_rows", "Rows of a table.", labels=["model", "table"])
+        for table, count in standing.table_rows.items():
+            rows.add_metric([self._model, table], count)
+        yield rows
+
+
+def serve_metrics(metrics: Scraped, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+    """Answers /metrics on a port from now on; raises BadInput where it is taken."""
+    try:
+        return start_http_server(port, host, metrics.registry)
+    except OSError as error:
+        raise BadInput(f"--metrics-port: a free port of {host} wanted, got {port}: {error.strerror}") from None

@@ -1,0 +1,147 @@
+"""A folder into which Parquet files come while it is read.
+
+A file is a segment, taken once it is whole: a Parquet file's footer is written last, so one that has none yet is still
+being written, and is looked at again when it has changed. Files that are found together come in the order of their
+names. Hidden files, names that begin with '_' and anything that is no .parquet are passed over, as in any folder.
+
+A file that was taken is never to change; it may be deleted once its rows are learned, and a checkpoint that needs them
+again says so. Looking costs a listing: at most a twentieth of the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from models.data.canonical import CanonicalColumns
+from models.data.files import ParquetFile
+from models.data.formats import PARQUET_SUFFIXES
+from models.data.source import Schema
+from models.streams.arrived_rows import Rejected, Rows, TableRows
+from models.streams.stream import Segment, Unread
+from processor.errors import BadInput
+
+LOOK_S, LOOK_SHARE = 0.1, 20
+UNFINISHED_S = 60.0
+
+
+class GrowingFolder:
+    """The Parquet files of a folder, in the order in which they come."""
+
+    def __init__(
+        self,
+        folder: str,
+        schema: Schema,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._folder = Path(folder)
+        self._columns = CanonicalColumns(schema, text=False)
+        self._now_s, self._sleep = now_s, sleep
+        self._taken: dict[str, int] = {}
+        # Not whole yet: what they were when they were looked at, and since when.
+        self._unfinished: dict[str, tuple[tuple[int, int], float]] = {}
+        self._next_s = 0.0
+        self._changed = ""
+
+    @property
+    def identity(self) -> str:
+        return "a folder of Parquet files"
+
+    def begin(self, known: Sequence[Segment]) -> None:
+        if not self._folder.is_dir():
+            raise BadInput(f"data.path: a folder wanted that Parquet files come into, got {str(self._folder)!r}")
+        self._taken = {segment.where["file"]: segment.where["nbytes"] for segment in known}
+
+    def poll(self, wait_s: float) -> list[Segment]:
+        until_s = self._now_s() + wait_s
+        while True:
+            if self._now_s() >= self._next_s:
+                began_s = self._now_s()
+                found = self._look(began_s)
+                self._next_s = self._now_s() + max(LOOK_S, LOOK_SHARE * (self._now_s() - began_s))
+                if found:
+                    return found
+            left_s = until_s - self._now_s()
+            if left_s <= 0:
+                return []
+            self._sleep(min(left_s, max(0.001, self._next_s - self._now_s())))
+
+    def read(self, segment: Segment) -> Iterator[Rows | Rejected]:
+        name = segment.where["file"]
+        path = self._folder / name
+        if not path.is_file() or path.stat().st_size != segment.where["nbytes"]:
+            raise BadInput(f"{name}: the file as it was when it was first read wanted, but it has changed or is gone")
+        file = ParquetFile(path)
+        types = self._types(file)
+        for piece in file.pieces(types, 0):
+            row = piece.first
+            for batch in piece.read():
+                yield TableRows(batch, self._columns, name, row)
+                row += batch.num_rows
+
+    def forgets(self, segment: Segment) -> bool:
+        if (self._folder / segment.where["file"]).exists():
+            return False
+        self._taken.pop(segment.where["file"], None)
+        return True
+
+    def unread(self) -> Unread:
+        now_s = self._now_s()
+        late = [name for name, (_, since_s) in self._unfinished.items() if now_s - since_s >= UNFINISHED_S]
+        unfinished = f"{late[0]}: no whole Parquet file, and it does not grow" if late else ""
+        return Unread(trouble=unfinished or self._changed)
+
+    def close(self) -> None: ...
+
+    def _look(self, now_s: float) -> list[Segment]:
+        found, unfinished = [], {}
+        for path, name in sorted(self._files()):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            seen = status.st_size, status.st_mtime_ns
+            if name in self._taken:
+                if self._taken[name] != seen[0]:
+                    self._changed = f"{name}: was read and has changed since: rows come in files of new names"
+                continue
+            if self._unfinished.get(name, ((), 0.0))[0] == seen:
+                unfinished[name] = self._unfinished[name]
+                continue
+            if not _is_whole(path):
+                unfinished[name] = seen, now_s
+                continue
+            file = ParquetFile(path)
+            self._types(file)
+            self._taken[name] = seen[0]
+            found.append(Segment({"file": name, "nbytes": seen[0]}, file.count_rows()))
+        self._unfinished = unfinished
+        return found
+
+    def _files(self) -> Iterator[tuple[Path, str]]:
+        for path in self._folder.rglob("*"):
+            inner = path.relative_to(self._folder)
+            plain = not any(part.startswith((".", "_")) for part in inner.parts)
+            if plain and inner.name.lower().endswith(PARQUET_SUFFIXES):
+                yield path, inner.as_posix()
+
+    def _types(self, file: ParquetFile) -> dict[str, pa.DataType]:
+        return self._columns.check(file.types([name for name, _ in self._columns.wanted]))
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file ends as a Parquet file does, with the length of a footer that fits."""
+    try:
+        with open(path, "rb") as file:
+            nbytes = file.seek(0, 2)
+            if nbytes < 12:
+                return False
+            file.seek(-8, 2)
+            tail = file.read(8)
+    except OSError:
+        return False
+    return tail[4:] == b"PAR1" and int.from_bytes(tail[:4], "little") <= nbytes - 12

@@ -1,0 +1,214 @@
+"""A topic of Kafka: a message's value is a row as JSON, or many as Arrow (models.streams.arrived_rows).
+
+Positions are the journal's, so nothing is committed to a consumer group: partitions are assigned, each from the offset
+behind the newest that was read. A segment is a run of one partition's messages, from an offset to an offset; which
+partition's run comes next is told by what the brokers send, once, and from then on by the journal. Offsets may have
+gaps (compaction, transactions). Messages of transactions that were aborted are not read. New partitions are
+found within PARTITIONS_S.
+
+How a client signs in to the brokers (TLS, SASL) stands in a file of librdkafka's properties, which the environment
+names: FRESHET_KAFKA_PROPERTIES.
+
+Offsets that retention has deleted before they were read count as lost; a topic that ends before an offset that was
+read is another topic, and is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import confluent_kafka as ck
+
+from models.data.source import Schema
+from models.streams.arrived_rows import MessageRows, Rejected, Rows
+from models.streams.stream import Segment, Unread
+from processor.errors import BadInput
+
+MOST_MESSAGES = 4096
+TIMEOUT_S = 10.0
+PARTITIONS_S = 10.0
+PROPERTIES = "FRESHET_KAFKA_PROPERTIES"
+FORM = "kafka://host:port[,host:port]/topic"
+
+Message = tuple[int, bytes]
+"""Offset and value."""
+
+
+class KafkaStream:
+    """Messages of one topic, each partition in its order."""
+
+    def __init__(self, url: str, schema: Schema, now_s: Callable[[], float] = time.monotonic) -> None:
+        """url: kafka://host:port[,host:port]/topic. Raises BadInput for one that is none."""
+        parts = urlsplit(url)
+        self._topic = parts.path.removeprefix("/")
+        if parts.scheme != "kafka" or not parts.netloc or not self._topic or "@" in parts.netloc:
+            raise BadInput(f"data.path: {FORM} wanted")
+        self._messages = MessageRows(schema)
+        self._now_s = now_s
+        self._trouble = ""
+        self._options = _client_properties() | {
+            "bootstrap.servers": parts.netloc,
+            "group.id": "freshet",
+            "enable.auto.commit": False,
+            "enable.partition.eof": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "queued.max.messages.kbytes": 32 << 10,
+            "log_level": 0,
+            "error_cb": self._failed,
+        }
+        try:
+            self._consumer = ck.Consumer(self._options)
+        except ck.KafkaException as error:
+            raise BadInput(f"{PROPERTIES}: librdkafka's properties wanted, got {_told(error)}") from None
+        # Partition -> the offset that comes next.
+        self._next: dict[int, int] = {}
+        self._looked_s = float("-inf")
+        self._lost = 0
+        self._newest: list[tuple[Segment, list[Rows | Rejected]]] = []
+
+    @property
+    def identity(self) -> str:
+        return f"topic {self._topic} of Kafka"
+
+    def begin(self, known: Sequence[Segment]) -> None:
+        for segment in known:
+            self._next[segment.where["partition"]] = segment.where["last"] + 1
+        try:
+            self._assign()
+        except ck.KafkaException as error:
+            raise BadInput(f"data.path: Kafka's topic {self._topic[:80]!r} wanted, got {_told(error)}") from None
+
+    def poll(self, wait_s: float) -> list[Segment]:
+        try:
+            if self._now_s() - self._looked_s >= PARTITIONS_S:
+                self._assign()
+            given = self._consumer.consume(MOST_MESSAGES, wait_s)
+        except ck.KafkaException as error:
+            self._trouble = f"Kafka: {_told(error)}"
+            return []
+        runs: dict[int, list[Message]] = {}
+        for message in given:
+            if (failure := message.error()) is None:
+                runs.setdefault(message.partition() or 0, []).append(_said(message))
+            elif _is_gone(failure):
+                self._looked_s = float("-inf")
+            else:
+                self._trouble = f"Kafka: {failure.str()[:160]}"
+        if not runs:
+            return []
+        self._trouble, self._newest = "", []
+        for partition, run in sorted(runs.items()):
+            self._next[partition] = run[-1][0] + 1
+            where = {"partition": partition, "first": run[0][0], "last": run[-1][0], "messages": len(run)}
+            parts = self._parts(partition, run)
+            self._newest.append((Segment(where, sum(map(len, parts))), parts))
+        return [segment for segment, _ in self._newest]
+
+    def read(self, segment: Segment) -> Iterator[Rows | Rejected]:
+        for newest, parts in self._newest:
+            if newest == segment:
+                yield from parts
+                return
+        yield from self._parts(segment.where["partition"], self._again(segment))
+
+    def forgets(self, segment: Segment) -> bool:
+        """The newest of a partition says where it goes on."""
+        last: int = segment.where["last"]
+        return last + 1 != self._next.get(segment.where["partition"])
+
+    def unread(self) -> Unread:
+        rows = 0
+        for partition, offset in self._next.items():
+            # What the broker last said along with messages: asks nobody.
+            _, end = self._consumer.get_watermark_offsets(ck.TopicPartition(self._topic, partition), cached=True)
+            rows += max(0, end - offset)
+        return Unread(rows, self._lost, self._trouble)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _assign(self) -> None:
+        """Partitions with their offsets, where there are new ones or one has to begin elsewhere."""
+        topic = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S).topics[self._topic]
+        if topic.error is not None:
+            raise ck.KafkaException(topic.error)
+        moved = topic.partitions.keys() != self._next.keys() or self._looked_s == float("-inf")
+        if moved:
+            for partition in sorted(topic.partitions):
+                self._next[partition] = self._begins(partition)
+            self._consumer.assign([ck.TopicPartition(self._topic, p, o) for p, o in sorted(self._next.items())])
+        self._looked_s = self._now_s()
+
+    def _begins(self, partition: int) -> int:
+        """The offset from which on a partition is read: behind what was read, or the first that is there."""
+        first, end = self._consumer.get_watermark_offsets(ck.TopicPartition(self._topic, partition), timeout=TIMEOUT_S)
+        wanted = self._next.get(partition, -1)
+        if wanted > end:
+            raise BadInput(
+                f"topic {self._topic}: partition {partition} up to offset {wanted - 1} was read and wanted, got"
+                f" one that ends at {end}: it was made anew; --new-version --from-scratch begins with this one"
+            )
+        if 0 <= wanted < first:
+            self._lost += first - wanted
+        return max(wanted, first)
+
+    def _again(self, segment: Segment) -> list[Message]:
+        """A segment's messages, read once more by a consumer of its own."""
+        where, found = segment.where, list[Message]()
+        consumer = ck.Consumer(self._options)
+        try:
+            consumer.assign([ck.TopicPartition(self._topic, where["partition"], where["first"])])
+            until_s = self._now_s() + TIMEOUT_S
+            while len(found) < where["messages"] and self._now_s() < until_s:
+                for message in consumer.consume(min(MOST_MESSAGES, where["messages"] - len(found)), 0.2):
+                    if (failure := message.error()) is None:
+                        found.append(_said(message))
+                    until_s = self._now_s() + (0 if failure is not None and _is_gone(failure) else TIMEOUT_S)
+        except ck.KafkaException as error:
+            raise BadInput(f"data.path: messages that were read before wanted of Kafka, got {_told(error)}") from None
+        finally:
+            consumer.close()
+        if len(found) != where["messages"] or found[-1][0] != where["last"]:
+            raise BadInput(
+                f"topic {self._topic}: offsets {where['first']} to {where['last']} of partition {where['partition']}"
+                " are wanted once more and are not all there: keep more of the topic (retention)"
+            )
+        return found
+
+    def _parts(self, partition: int, run: Sequence[Message]) -> list[Rows | Rejected]:
+        named = ((f"offset {offset} of partition {partition} of {self._topic}", value) for offset, value in run)
+        return [*self._messages.of_messages(named)]
+
+    def _failed(self, error: ck.KafkaError) -> None:
+        self._trouble = f"Kafka: {error.str()[:160]}"
+
+
+def _client_properties() -> dict[str, Any]:
+    """What the file that PROPERTIES names says of the client: TLS, SASL."""
+    if not (path := os.environ.get(PROPERTIES)):
+        return {}
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise BadInput(f"{PROPERTIES}: a file of lines key=value wanted, it cannot be read") from None
+    pairs = [line.partition("=") for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _said(message: ck.Message) -> Message:
+    return message.offset() or 0, message.value() or b""
+
+
+def _is_gone(error: ck.KafkaError) -> bool:
+    """Whether what was asked for is not there any more."""
+    return error.code() in (ck.KafkaError._AUTO_OFFSET_RESET, ck.KafkaError.OFFSET_OUT_OF_RANGE)
+
+
+def _told(error: ck.KafkaException) -> str:
+    return str(error.args[0].str())[:160]

@@ -1,0 +1,49 @@
+"""The configured data, opened as the rows of a run: a stream, or what lies there. Libraries are imported only here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from models.config.train_config import TrainConfig
+from models.data.formats import STREAMS
+from models.data.open_data import open_source
+from models.data.source import Schema, Source, wanted_fields
+from models.streams.followed_source import FollowedSource
+from models.streams.stream import Stream
+from models.streams.stream_journal import StreamJournal
+from processor.extras import needed
+
+JOURNAL = "stream.journal"
+
+
+def checkpoint_folder(config: TrainConfig) -> Path:
+    """Where a run's checkpoints lie, and the journal of its stream."""
+    return Path(config.publish.repository) / ".checkpoints" / config.model.name
+
+
+def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
+    """Opens the configured data for the run whose checkpoints lie in `folder`: as a stream where they are one, are
+    followed, or have been followed before. anew: whatever that run has read, rows begin with the first. Raises BadInput
+    in one line."""
+    data, journal = config.data, folder / JOURNAL
+    if not (data.format in STREAMS or data.follow or (journal.exists() and not anew)):
+        return open_source(data, config.features)
+    schema = Schema(wanted_fields(config.features), data.label, data.time, data.weight)
+    stream = open_stream(data.format, data.path, schema)
+    folder.mkdir(parents=True, exist_ok=True)
+    return FollowedSource(stream, StreamJournal(journal, stream.identity, anew), schema, data.follow)
+
+
+def open_stream(form: str, path: str, schema: Schema) -> Stream:
+    """A stream by its format: a folder where it is none of STREAMS. Raises BadInput."""
+    if form == "redis":
+        with needed("a Redis stream"):
+            from models.streams.redis_stream import RedisStream
+        return RedisStream(path, schema)
+    if form == "kafka":
+        with needed("a topic of Kafka"):
+            from models.streams.kafka_stream import KafkaStream
+        return KafkaStream(path, schema)
+    from models.streams.growing_folder import GrowingFolder
+
+    return GrowingFolder(path, schema)

@@ -1,0 +1,207 @@
+"""A stream of a Redis server: `XADD clicks * user 17 item 42 label 1`.
+
+An entry is a row, its fields the columns, as cells of a CSV file; or one field, `json` or `arrow`, that is a message
+(models.streams.arrived_rows). A segment is what one XREAD gave: from an id to an id, with how many entries the stream
+had ever had up to there. The server's own count of entries ever added tells what was trimmed before it was read.
+
+A server that cannot be reached is asked again, less often each time, and what waits there is read then. One that comes
+back without the stream, or with ids below those that were read, holds another one: that is refused, as nothing
+tells which of its rows were learned. Rows are read again, after a crash or a rollback, as long as the stream has them.
+
+The URL may hold a password: it, and what redis-py says about it, is never shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import redis
+from redis import exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from models.data.source import Schema
+from models.streams.arrived_rows import MessageRows, Rejected, Rows
+from models.streams.stream import Segment, Unread
+from processor.errors import BadInput
+
+FETCH_NBYTES = 16 << 20
+LEAST_ENTRIES, FIRST_ENTRIES, MOST_ENTRIES = 1, 64, 8192
+TIMEOUT_S = 5.0
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
+ASK_S = 1.0
+BEGINNING = "0-0"
+
+Entries = list[tuple[bytes, dict[bytes, bytes]]]
+
+
+class RedisStream:
+    """Entries of one stream in their order."""
+
+    def __init__(
+        self,
+        url: str,
+        schema: Schema,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """url: redis[s]://[user:password@]host[:port][/db]/stream. Raises BadInput for one that is none."""
+        self._key, self._client = _opened(url)
+        self._messages = MessageRows(schema)
+        self._now_s, self._sleep = now_s, sleep
+        self._last, self._index, self._lost = BEGINNING, 0, 0
+        self._added = 0
+        self._asked_s = float("-inf")
+        self._entries = FIRST_ENTRIES
+        self._pause_s, self._again_s, self._trouble = 0.0, 0.0, ""
+        self._newest: tuple[Segment, list[Rows | Rejected]] | None = None
+
+    @property
+    def identity(self) -> str:
+        return f"stream {self._key} of Redis"
+
+    def begin(self, known: Sequence[Segment]) -> None:
+        try:
+            said = self._info()
+        except exceptions.RedisError as error:
+            raise BadInput(f"data.path: a Redis server wanted, got {_told(error)}") from None
+        if known:
+            self._last, self._index = known[-1].where["last"], known[-1].where["index"]
+            self._check(said)
+        elif said is not None:
+            # What was gone before anybody began to read is nobody's loss.
+            self._index = said[0] - said[1]
+
+    def poll(self, wait_s: float) -> list[Segment]:
+        if self._now_s() < self._again_s:
+            self._sleep(min(wait_s, self._again_s - self._now_s()))
+            return []
+        try:
+            self._count()
+            entries = self._read_on(wait_s)
+        except exceptions.RedisError as error:
+            self._pause_s = min(LAST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+            self._again_s, self._trouble = self._now_s() + self._pause_s, f"Redis: {_told(error)}"
+            self._asked_s = float("-inf")
+            return []
+        self._pause_s, self._trouble = 0.0, ""
+        if not entries:
+            return []
+        nbytes = sum(len(key) + len(value) for _, fields in entries for key, value in fields.items())
+        fitting = FETCH_NBYTES * len(entries) // max(1, nbytes)
+        self._entries = min(MOST_ENTRIES, max(LEAST_ENTRIES, fitting), 2 * self._entries)
+        parts = self._parts(entries)
+        self._index += len(entries)
+        first, self._last = entries[0][0].decode(), entries[-1][0].decode()
+        where = {"first": first, "last": self._last, "entries": len(entries), "index": self._index}
+        segment = Segment(where, sum(map(len, parts)))
+        self._newest = segment, parts
+        return [segment]
+
+    def read(self, segment: Segment) -> Iterator[Rows | Rejected]:
+        if self._newest is not None and self._newest[0] == segment:
+            yield from self._newest[1]
+            return
+        where = segment.where
+        try:
+            entries: Entries = self._client.xrange(self._key, where["first"], where["last"])  # type: ignore[assignment]
+        except exceptions.RedisError as error:
+            raise BadInput(f"data.path: rows that were read before wanted of Redis, got {_told(error)}") from None
+        if len(entries) != where["entries"]:
+            raise BadInput(
+                f"stream {self._key}: entries {where['first']} to {where['last']} are wanted once more,"
+                f" {where['entries']} of them, and {len(entries)} are there: keep more of the stream (XTRIM, MAXLEN)"
+            )
+        yield from self._parts(entries)
+
+    def forgets(self, segment: Segment) -> bool:
+        return True
+
+    def unread(self) -> Unread:
+        return Unread(max(0, self._added - self._index), self._lost, self._trouble)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _parts(self, entries: Entries) -> list[Rows | Rejected]:
+        return [*self._messages.of_cells((f"entry {id_.decode()} of {self._key}", fields) for id_, fields in entries)]
+
+    def _read_on(self, wait_s: float) -> Entries:
+        block = max(1, round(1000 * wait_s))
+        found: Any = self._client.xread({self._key: self._last}, count=self._entries, block=block)
+        return found[0][1] if found else []
+
+    def _count(self) -> None:
+        """Now and then: what has been added, and what is gone unread."""
+        if self._now_s() - self._asked_s < ASK_S:
+            return
+        said = self._info()
+        self._asked_s = self._now_s()
+        if said is None and self._last == BEGINNING:
+            return
+        self._check(said)
+
+    def _check(self, said: tuple[int, int, str] | None) -> None:
+        if said is None or _number(said[2]) < _number(self._last):
+            raise BadInput(
+                f"stream {self._key}: the one that was read up to {self._last} wanted, got"
+                f" {'none' if said is None else f'another one, which ends at {said[2]}'};"
+                " --new-version --from-scratch begins with this one"
+            )
+        self._added, length, _ = said
+        # Entries before the oldest that is there, but for those that were read.
+        gone = self._added - length - self._index
+        if gone > 0:
+            self._lost += gone
+            self._index += gone
+
+    def _info(self) -> tuple[int, int, str] | None:
+        """How many entries the stream has ever had, and has, and its last id; None where there is no such stream."""
+        try:
+            said: Any = self._client.xinfo_stream(self._key)
+        except exceptions.ResponseError as error:
+            if "no such key" in str(error).lower():
+                return None
+            raise
+        length, last = said["length"], said["last-generated-id"].decode()
+        return said.get("entries-added", length), length, last
+
+
+def _opened(url: str) -> tuple[str, redis.Redis]:
+    """The stream's key, and a client that connects when it is first used."""
+    parts = urlsplit(url)
+    folders, _, key = parts.path.rpartition("/")
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname or not key:
+        raise BadInput("data.path: redis[s]://[user:password@]host[:port][/db]/stream wanted")
+    try:
+        client = redis.Redis.from_url(
+            parts._replace(path=folders).geturl(),
+            socket_timeout=TIMEOUT_S,
+            socket_connect_timeout=TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=False,
+        )
+    except ValueError:
+        raise BadInput("data.path: redis[s]://[user:password@]host[:port][/db]/stream wanted") from None
+    return unquote(key), client
+
+
+def _told(error: exceptions.RedisError) -> str:
+    """What kind of failure it is; the client's own words may hold the URL."""
+    if isinstance(error, exceptions.TimeoutError):
+        return "no answer in time"
+    if isinstance(error, exceptions.AuthenticationError | exceptions.NoPermissionError):
+        return "no access: user or password are wrong, or may not read the stream"
+    if isinstance(error, exceptions.BusyLoadingError):
+        return "one that is still loading its data"
+    if isinstance(error, exceptions.ConnectionError):
+        return "none: it cannot be reached"
+    return f"an error: {str(error).partition(' ')[0][:40]}"
+
+
+def _number(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, sequence = entry_id.partition("-")
+    return int(milliseconds), int(sequence or 0)

@@ -1,0 +1,58 @@
+"""What every stream gives: pieces that have come, and their rows, as often as they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from models.streams.arrived_rows import Rejected, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of a stream. where: what finds it again, JSON-able; rows: how many it has, those that are not sound
+    included."""
+
+    where: Mapping[str, Any]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What waits behind the newest segment. rows: as far as the stream knows. lost: rows, or messages, that were gone
+    before they could be read. trouble: why nothing can be read now, "" where it can."""
+
+    rows: int = 0
+    lost: int = 0
+    trouble: str = ""
+
+
+class Stream(Protocol):
+    """A stream that grows. Used by one thread at a time, whichever it is."""
+
+    @property
+    def identity(self) -> str:
+        """What a journal of it is a journal of. Holds no password."""
+        ...
+
+    def begin(self, known: Sequence[Segment]) -> None:
+        """Before the first poll. known: the segments that its journal has. Raises BadInput where it cannot be read."""
+        ...
+
+    def poll(self, wait_s: float) -> list[Segment]:
+        """What has come behind the newest segment, in its order; [] where nothing has within wait_s, or where, until
+        it can be read again, it cannot. Raises BadInput for what will not pass by itself."""
+        ...
+
+    def read(self, segment: Segment) -> Iterator[Rows | Rejected]:
+        """The rows of a segment in order, the same each time. Raises BadInput where they are gone or have changed."""
+        ...
+
+    def forgets(self, segment: Segment) -> bool:
+        """Whether a segment need not be known any more whose rows nobody needs."""
+        ...
+
+    def unread(self) -> Unread: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,154 @@
+"""The journal of a stream: which of its pieces come one after another, and so which row of it has which number.
+
+A stream has an order only once it is read: files come as they come, partitions side by side. So the reader writes down
+each piece before it gives anybody a row of it, and from then on a row's number is a position like any other: what a
+checkpoint says of it finds the same row again, after any crash.
+
+A line a segment: the CRC-32 of what follows, and JSON: its first row's number, its rows, where it lies. The first line
+is the head: the format, and which stream it is of.
+
+Invariants
+- One writer: the run whose checkpoints lie in the same folder.
+- A line is durable before rows of its segment are learned; lines are appended, and never changed. What a crash leaves
+  of a line is no segment: nobody has had a row of it. What follows a line that is not sound is not believed.
+- Row numbers go up from line to line without a gap, but for what forget() has left out.
+- forget() writes the file anew, whole or not at all.
+
+Cost: an fsync for each poll that finds something. A line in memory, about 300 bytes, for each segment not forgotten.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from models.streams.stream import Segment
+from processor.errors import BadInput, Corrupt
+from processor.package.atomic import atomic_file
+
+FORMAT = "freshet-stream/1"
+
+
+class StreamJournal:
+    """The segments of one stream in the order of their rows."""
+
+    def __init__(self, path: Path, identity: str, anew: bool = False) -> None:
+        """Opens or begins the journal of a stream; anew: in place of what is there. Raises BadInput where the file is
+        of another stream."""
+        self._path, self._identity = path, identity
+        self._starts: list[int] = []
+        self.segments: list[Segment] = []
+        self._nbytes = self._load() if path.exists() and not anew else 0
+
+    @property
+    def rows(self) -> int:
+        """The number of the row that comes next."""
+        return self._starts[-1] + self.segments[-1].rows if self.segments else 0
+
+    def append(self, segments: Sequence[Segment]) -> None:
+        """Gives rows their numbers, for good."""
+        lines = []
+        for segment in segments:
+            start = self.rows
+            self._starts.append(start)
+            self.segments.append(segment)
+            lines.append(_line({"start": start, "rows": segment.rows, "where": segment.where}))
+        if not self._nbytes:
+            self._write(lines)
+            return
+        with open(self._path, "r+b") as file:
+            # What a crash has left of a line goes.
+            file.truncate(self._nbytes)
+            file.seek(self._nbytes)
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+            self._nbytes = file.tell()
+
+    def since(self, row: int) -> Iterator[tuple[int, Segment]]:
+        """The segments with rows from number `row` on, each with its first row's number, as far as there are any when
+        they are asked for; raises BadInput where that row is forgotten."""
+        at = max(0, bisect.bisect_right(self._starts, row) - 1)
+        if self._starts and row < self._starts[0]:
+            raise BadInput(
+                f"stream: row {row} wanted, which is forgotten: the first that is known is {self._starts[0]}"
+            )
+        while at < len(self.segments):
+            start, segment = self._starts[at], self.segments[at]
+            if start + segment.rows > row:
+                if start > row:
+                    raise BadInput(f"stream: row {row} wanted, which is forgotten: the next that is known is {start}")
+                yield start, segment
+                row = start + segment.rows
+            at += 1
+
+    def forget(self, row: int, forgets: Callable[[Segment], bool]) -> None:
+        """Leaves out segments whose rows all come before number `row` and of which forgets() is true."""
+        kept = [
+            (start, segment)
+            for start, segment in zip(self._starts, self.segments)
+            if start + segment.rows > row or not forgets(segment)
+        ]
+        # The newest says which number comes next.
+        kept = kept or list(zip(self._starts, self.segments))[-1:]
+        if len(kept) == len(self.segments):
+            return
+        self._write([_line({"start": start, "rows": one.rows, "where": one.where}) for start, one in kept])
+        self._starts, self.segments = [start for start, _ in kept], [segment for _, segment in kept]
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        """The file anew, whole or not at all."""
+        with atomic_file(self._path) as file:
+            file.write(_line({"format": FORMAT, "stream": self._identity}))
+            file.writelines(lines)
+            self._nbytes = file.tell()
+
+    def _load(self) -> int:
+        """Takes the lines that are sound; returns how many bytes they are."""
+        nbytes = 0
+        with open(self._path, "rb") as file:
+            for n, line in enumerate(file):
+                said = _said(line)
+                if n == 0:
+                    self._check_head(said)
+                elif said is None or not self._take(said):
+                    break
+                nbytes += len(line)
+        return nbytes
+
+    def _check_head(self, said: dict[str, Any] | None) -> None:
+        if said is None or said.get("format") != FORMAT:
+            raise Corrupt(f"{self._path.name}: format {FORMAT!r} wanted")
+        if said.get("stream") != self._identity:
+            raise BadInput(
+                f"data.path: {str(said.get('stream'))[:200]} wanted, which the checkpoints have read so far, got"
+                f" {self._identity}; --new-version --from-scratch begins with another one"
+            )
+
+    def _take(self, said: dict[str, Any]) -> bool:
+        start, rows, where = said.get("start"), said.get("rows"), said.get("where")
+        if not (type(start) is int and type(rows) is int and isinstance(where, dict)):
+            return False
+        if start < self.rows or rows < 0:
+            return False
+        self._starts.append(start)
+        self.segments.append(Segment(where, rows))
+        return True
+
+
+def _line(said: dict[str, Any]) -> bytes:
+    text = json.dumps(said, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _said(line: bytes) -> dict[str, Any] | None:
+    """What a line says; None where it is not whole."""
+    if line[8:9] != b" " or not line.endswith(b"\n") or line[:8] != b"%08x" % zlib.crc32(line[9:-1]):
+        return None
+    said = json.loads(line[9:-1])
+    return said if isinstance(said, dict) else None

@@ -1,0 +1,99 @@
+"""The full versions of one run: which there are, and the next one of the weights as they are.
+
+A version is published once the checkpoint that says so is saved; a kill between the two is repaired by who goes on from
+that checkpoint (models.training.loop)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import takewhile
+
+import numpy as np
+
+from compiler.building.calibrate import Labelled, Tolerance
+from compiler.building.packaging import Lower
+from compiler.progress import Reporter
+from models.config.train_config import TrainConfig
+from models.data.source import Source
+from models.training.checkpoint import RunState
+from models.training.publication import publish_version
+from models.training.trainer import Trainer
+from processor.chain.contents import Contents
+from processor.chain.ledger import Ledger
+from processor.errors import BadInput
+from processor.generation import Generation
+from processor.package.repository import Repository
+from processor.package.version import VersionReader
+
+PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
+"""The last rows that were learned, to check a lower precision by: at most so many, and so many bytes of dense input."""
+
+
+class FullVersions:
+    """Of one model in one repository."""
+
+    def __init__(self, config: TrainConfig, source: Source, report: Reporter) -> None:
+        """config: filled in."""
+        self._config, self._source, self._report = config, source, report
+        self._repository = Repository(config.publish.repository)
+
+    def numbers(self) -> list[int]:
+        return self._repository.versions(self._config.model.name)
+
+    def next_number(self) -> int:
+        return max(self.numbers(), default=0) + 1
+
+    def published(self, number: int) -> VersionReader:
+        return self._repository.version(self._config.model.name, number)
+
+    def newest(self) -> Contents | None:
+        """What the newest version holds; None where there is no version."""
+        numbers = self.numbers()
+        if not numbers:
+            return None
+        version = self.published(numbers[-1])
+        ledger = Ledger.of(version)
+        return Contents(version, ledger, ledger.history.head)
+
+    def publish(self, trainer: Trainer, state: RunState) -> Generation:
+        """Publishes the trainer's weights as version state.version."""
+        generation = Generation(state.version, 0)
+        exports = {name: table.export() for name, table in trainer.tables.items()}
+        draft = replace(
+            trainer.manifest,
+            version=state.version,
+            created_at=state.finished_at,
+            event_time=list(state.event_time or ()),
+        )
+        self._report.begin("compiling", 5)
+        made = publish_version(
+            self._repository.root,
+            draft,
+            {name: (e.keys, e.rows) for name, e in exports.items()},
+            trainer.dense.published(),
+            progress=lambda done, total: self._report.advance(1),
+            counts={name: e.counts for name, e in exports.items()},
+            lower=self._lower(trainer, state.position),
+        )
+        for line in made.manifest.notes.get("compile", {}).get("refused", ()):
+            self._report.note(line)
+        self._report.note(f"published {self._config.model.name} {generation}")
+        return generation
+
+    def _lower(self, trainer: Trainer, stop: int) -> Lower | None:
+        """What the file wants of a lower precision, with the last rows that were learned before row `stop`."""
+        publish = self._config.publish
+        if publish.precision == "float32":
+            return None
+        wanted = min(PRACTICE_ROWS, max(1, PRACTICE_NBYTES // (4 * trainer.manifest.width)))
+        first, rows = max(0, stop - wanted), self._config.train.batch_rows
+        try:
+            given = takewhile(lambda batch: batch.start < stop, self._source.batches(rows, first))
+            batches = [batch.slice(0, min(len(batch), stop - batch.start)) for batch in given]
+        except BadInput as error:
+            self._report.note(f"float32 alone: the rows to check a lower precision by are gone: {error}")
+            return None
+        x = np.concatenate([trainer.pool(trainer.transform(batch)) for batch in batches])
+        labels = np.concatenate([batch.label.reshape(len(batch), -1)[:, 0] for batch in batches])
+        practice = Labelled(x, labels, trainer.dense.arch.outputs[0])
+        return Lower(publish.precision, practice, Tolerance(publish.max_error, publish.max_auc_change))

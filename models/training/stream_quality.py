@@ -1,0 +1,42 @@
+"""How well rows of a stream are scored before they are learned, beside the version as it was published."""
+
+from __future__ import annotations
+
+from models.evaluation.quality import Scored
+from models.training.as_published import AsPublished
+from models.training.full_versions import FullVersions
+from models.training.trainer import BoundBatch, Trainer
+from models.training.window_guard import Floats
+
+
+class StreamQuality:
+    """Of one run. streamed: by the fresh model; sampled, as_published: the same sample of the rows since the newest
+    version, by the fresh model and by that version."""
+
+    def __init__(self, versions: FullVersions, trainer: Trainer) -> None:
+        self._versions, self._trainer = versions, trainer
+        self.streamed, self.sampled, self.as_published = Scored(), Scored(), Scored()
+        self._frozen: AsPublished | None = None
+
+    def add(self, work: BoundBatch, fresh: Floats, version: int, sampled: bool) -> None:
+        """A batch with its scores before it is learned; sampled: it is scored by `version` as it was published too."""
+        batch = work.batch
+        self.streamed.add(batch.label, fresh, batch.weight)
+        if sampled:
+            if self._frozen is None or self._frozen.version != version:
+                self.sampled, self.as_published = Scored(), Scored()
+                self._frozen = AsPublished(self._versions.published(version), self._trainer.dense)
+            self.sampled.add(batch.label, fresh, batch.weight)
+            self.as_published.add(batch.label, self._frozen.score(batch.columns), batch.weight)
+
+    def told(self, version: int) -> str:
+        """One line."""
+        told = metrics_line("streamed, scored before learned", self.streamed)
+        frozen = f"version {version} as published: AUC {self.as_published.auc():.4f}"
+        if len(self.sampled) == len(self.streamed):
+            return f"{told}; {frozen}"
+        return f"{told}; {frozen} over {len(self.sampled)} of them, the fresh model there {self.sampled.auc():.4f}"
+
+
+def metrics_line(what: str, scored: Scored) -> str:
+    return f"{what}: AUC {scored.auc():.4f}, log-loss {scored.log_loss():.4f} over {len(scored)} rows"

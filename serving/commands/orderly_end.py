@@ -1,0 +1,18 @@
+"""How a command that would go on for ever is asked to end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+
+def end_gently(stop: Callable[[], None]) -> None:
+    """The first SIGINT or SIGTERM lets the run finish what it is at and end; the next one ends it at once."""
+
+    def handle(number: int, frame: object) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.default_int_handler)
+        stop()
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, handle)

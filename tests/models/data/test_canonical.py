@@ -1,0 +1,46 @@
+"""Canonical columns: what text and typed cells are read as, and how arrays become a batch."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from models.data.canonical import CanonicalColumns, join_parts
+from models.data.source import Field, Schema
+from processor.errors import BadInput
+
+SCHEMA = Schema((Field("user", "id"), Field("tags", "ids")), ("clicked", "bought"), "ts", "weight")
+
+
+def test_text_is_read_as_what_its_kind_wants_and_booleans_stay():
+    types = {"user": pa.string(), "tags": pa.string(), "clicked": pa.bool_(), "bought": pa.string()}
+    types |= {"ts": pa.timestamp("s"), "weight": pa.string()}
+    read = CanonicalColumns(SCHEMA, text=True).check(types)
+    assert read == {
+        "user": pa.int64(),
+        "tags": pa.string(),
+        "clicked": pa.bool_(),
+        "bought": pa.float64(),
+        "weight": pa.float64(),
+        "ts": pa.timestamp("s"),
+    }
+
+
+def test_typed_columns_keep_their_types_and_one_that_cannot_serve_is_refused():
+    types = dict.fromkeys(("user", "clicked", "bought", "ts", "weight"), pa.int32()) | {"tags": pa.list_(pa.int8())}
+    columns = CanonicalColumns(SCHEMA, text=False)
+    assert columns.check(types) == types
+    with pytest.raises(BadInput, match=r"features.user: integers wanted for kind 'id', got a column of type double"):
+        columns.check(types | {"user": pa.float64()})
+
+
+def test_parts_become_one_batch_with_labels_weight_and_time():
+    columns = CanonicalColumns(SCHEMA, text=True)
+    chunk = {"user": [1, 2], "tags": ["3|4", ""], "clicked": [1.0, 0.0], "bought": [0.0, 1.0]}
+    chunk |= {"weight": [2.0, 1.0], "ts": [5.0, 6.0]}
+    arrays = columns.arrays(pa.RecordBatch.from_pydict(chunk), lambda row: f"row {row}")
+    batch = columns.batch(join_parts([arrays, arrays]), 10)
+    assert (batch.start, len(batch)) == (10, 4)
+    assert batch.columns["user"].tolist() == [1, 2, 1, 2]
+    assert batch.columns["tags"].row_splits.tolist() == [0, 2, 2, 4, 4]
+    assert np.array_equal(batch.label, [[1, 0], [0, 1], [1, 0], [0, 1]])
+    assert (batch.weight.tolist(), batch.time.tolist()) == ([2, 1, 2, 1], [5, 6, 5, 6])

@@ -1,0 +1,77 @@
+"""A run's metrics: every figure of where it stands is a family, asked anew by each scrape."""
+
+import dataclasses
+import urllib.request
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from models.runs.train_metrics import COUNTERS, GAUGES, Standing, TrainMetrics, serve_metrics
+from processor.errors import BadInput
+from tests.e2e.servers import free_port
+
+
+def families(metrics):
+    found = text_string_to_metric_families(generate_latest(metrics.registry).decode())
+    return {
+        sample.name + "".join(f" {value}" for key, value in sample.labels.items() if key != "model"): sample.value
+        for family in found
+        for sample in family.samples
+    }
+
+
+def test_where_the_run_stands_is_what_is_scraped():
+    standing = Standing(
+        learned_rows=10,
+        position=30,
+        waiting_rows=4,
+        lost_rows=2,
+        rejected_rows=1,
+        trouble="away",
+        version=3,
+        step=7,
+        deltas=5,
+        versions=2,
+        held_windows=1,
+        held="AUC",
+        window_auc=0.75,
+        table_rows={"user": 9},
+    )
+    found = families(TrainMetrics("ctr", lambda: standing))
+    assert found["freshet_train_rows_total"] == 10
+    assert found["freshet_train_position"] == 30
+    assert found["freshet_train_waiting_rows"] == 4
+    assert found["freshet_train_lost_rows_total"] == 2
+    assert found["freshet_train_rejected_rows_total"] == 1
+    assert (found["freshet_train_stream_up"], found["freshet_train_held"]) == (0, 1)
+    assert (found["freshet_train_version"], found["freshet_train_step"]) == (3, 7)
+    assert found["freshet_train_window_auc"] == 0.75
+    assert found["freshet_train_table_rows user"] == 9
+
+
+def test_every_family_moves_with_one_field():
+    before = Standing()
+    for name, _, value in (*COUNTERS, *GAUGES):
+        moved = []
+        for field in dataclasses.fields(Standing):
+            other = dataclasses.replace(before, **{field.name: "x" if field.type == "str" else 1})
+            moved.append(repr(value(other)) != repr(value(before)))
+        assert sum(moved) == 1, name
+
+
+def test_a_scrape_asks_anew_and_a_port_that_is_taken_is_one_line():
+    standing = [Standing(learned_rows=1)]
+    port = free_port()
+    server, thread = serve_metrics(TrainMetrics("ctr", lambda: standing[0]), "127.0.0.1", port)
+    try:
+        for rows in (1, 2):
+            standing[0] = Standing(learned_rows=rows)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+                assert f'freshet_train_rows_total{{model="ctr"}} {rows}.0' in reply.read().decode()
+        with pytest.raises(BadInput, match=rf"--metrics-port: a free port of 127.0.0.1 wanted, got {port}"):
+            serve_metrics(TrainMetrics("ctr", lambda: standing[0]), "127.0.0.1", port)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

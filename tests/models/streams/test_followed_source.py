@@ -1,0 +1,153 @@
+"""A stream as a source: numbered rows, the same whoever reads, however they came and whatever is not sound."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.streams import followed_source
+from models.streams.followed_source import FollowedSource
+from models.streams.stream import Unread
+from models.streams.stream_journal import StreamJournal
+from processor.clock import FakeClock
+from processor.errors import BadInput
+from tests.models.streams.made import SCHEMA, ListStream, rows_of, said, users
+
+COUNTS = st.lists(st.integers(0, 30), max_size=8)
+
+
+def opened(tmp_path, stream, endless=False, clock=None):
+    journal = StreamJournal(tmp_path / "stream.journal", stream.identity)
+    return FollowedSource(stream, journal, SCHEMA, endless, (clock or FakeClock()).now_s)
+
+
+@settings(deadline=None, max_examples=60)
+@given(COUNTS, st.integers(1, 40), st.integers(0, 100))
+def test_batches_are_those_of_a_table_whatever_the_segments(tmp_path_factory, counts, rows, start):
+    stream = ListStream()
+    stream.send(*counts)
+    source = opened(tmp_path_factory.mktemp("followed"), stream)
+    total = sum(counts)
+    assert source.count_rows() == total
+    batches = list(source.batches(rows, start))
+    assert [row for batch in batches for row in said(batch)] == rows_of(start, max(0, total - start))
+    assert [batch.start for batch in batches] == list(range(start, total, rows))
+    assert all(len(batch) == rows for batch in batches[:-1])
+
+
+@settings(deadline=None, max_examples=60)
+@given(COUNTS, st.integers(1, 40), st.sets(st.integers(0, 120)), st.data())
+def test_rows_that_are_not_sound_keep_their_numbers_and_nobody_has_them(tmp_path_factory, counts, rows, bad, data):
+    stream = ListStream(bad)
+    stream.send(*counts)
+    tmp_path, total = tmp_path_factory.mktemp("followed"), sum(counts)
+    sound = [n for n in range(total) if n not in bad]
+    source = opened(tmp_path, stream)
+    assert users(source.batches(rows)) == [(n, n) for n in sound]
+    assert source.intake().rejected == total - len(sound)
+    start = data.draw(st.integers(0, total))
+    assert users(source.batches(rows, start)) == [(n, n) for n in sound if n >= start]
+    assert source.intake().rejected == total - len(sound)
+
+
+def test_what_comes_is_given_when_a_batch_is_full_or_has_waited_long_enough(tmp_path):
+    clock, stream = FakeClock(), ListStream()
+    arriving = opened(tmp_path, stream, endless=True, clock=clock).arriving(10, 0)
+    assert next(arriving) is None
+    stream.send(4)
+    assert next(arriving) is None
+    clock.advance(followed_source.LINGER_S)
+    assert users([next(arriving)]) == [(n, n) for n in range(4)]
+    stream.send(25)
+    assert [len(batch) for batch in itertools.islice(arriving, 2)] == [10, 10]
+    assert next(arriving) is None
+    clock.advance(followed_source.LINGER_S)
+    assert users([next(arriving)]) == [(n, n) for n in range(24, 29)]
+
+
+def test_one_that_is_not_endless_ends_with_what_is_there(tmp_path):
+    stream = ListStream()
+    stream.send(4, 4)
+    assert users(opened(tmp_path, stream).arriving(5, 2)) == [(n, n) for n in range(2, 8)]
+
+
+def test_who_opens_it_again_reads_the_same_rows_and_takes_no_segment_twice(tmp_path):
+    stream = ListStream()
+    stream.send(5, 6)
+    first = opened(tmp_path, stream)
+    list(first.batches(3))
+    first.close()
+    assert stream.closed
+    stream.send(7)
+    again = opened(tmp_path, stream)
+    assert users(again.batches(4, 9)) == [(n, n) for n in range(9, 18)]
+    assert again.count_rows() == 18
+
+
+def test_a_position_that_the_stream_never_had_is_refused(tmp_path):
+    stream = ListStream()
+    stream.send(5)
+    with pytest.raises(BadInput, match=r"row 6 comes next, but the stream has had 5 rows so far"):
+        opened(tmp_path, stream, endless=True).arriving(2, 6)
+
+
+def test_a_stream_of_another_format_ends_the_reading(tmp_path, monkeypatch):
+    monkeypatch.setattr(followed_source, "REJECTED_ROWS", 20)
+    stream = ListStream(range(3, 40))
+    stream.send(40)
+    with pytest.raises(BadInput, match=r"data: 17 of 20 rows that followed each other are not sound; the last: column"):
+        list(opened(tmp_path, stream).batches(8))
+
+
+def test_some_rows_that_are_not_sound_are_told_and_no_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(followed_source, "REJECTED_ROWS", 20)
+    stream = ListStream(range(0, 200, 3))
+    stream.send(200)
+    source = opened(tmp_path, stream)
+    list(source.batches(8))
+    assert source.intake().why.startswith("column 'user': an id wanted, got a null at row ")
+
+
+def test_what_nobody_reads_again_is_forgotten_now_and_then(tmp_path, monkeypatch):
+    monkeypatch.setattr(followed_source, "FORGET_SEGMENTS", 4)
+    stream = ListStream()
+    source = opened(tmp_path, stream)
+    stream.send(5, 5, 5)
+    source.count_rows()
+    source.forget(lambda: pytest.fail("asked too early"))
+    stream.send(5, 5)
+    source.count_rows()
+    source.forget(lambda: 12)
+    assert users(source.batches(4, 12)) == [(n, n) for n in range(12, 25)]
+    with pytest.raises(BadInput, match="row 3 wanted, which is forgotten"):
+        list(source.batches(4, 3))
+
+
+def test_what_happens_to_it_is_news_once(tmp_path):
+    stream = ListStream({2})
+    stream.send(5)
+    source = opened(tmp_path, stream)
+    assert source.news() == []
+    list(source.batches(5))
+    (line,) = source.news()
+    assert line.startswith(
+        "1 rows are not sound and left out; the last: column 'user': an id wanted, got a null at row 2"
+    )
+    stream.unread = lambda: Unread(lost=3, trouble="away")
+    assert source.news() == [
+        "3 rows of the stream were gone before they could be read",
+        "the stream cannot be read: away",
+    ]
+    stream.unread = lambda: Unread(lost=3)
+    assert source.news() == ["the stream can be read again"]
+    assert source.news() == []
+
+
+def test_where_the_stream_stands_is_told(tmp_path):
+    stream = ListStream()
+    stream.send(5, 6, 7)
+    arriving = (source := opened(tmp_path, stream)).arriving(5, 0)
+    next(arriving)
+    intake = source.intake()
+    assert (intake.rows, intake.waiting, intake.lost, intake.trouble) == (5, 13, 0, "")

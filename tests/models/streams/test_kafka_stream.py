@@ -1,0 +1,148 @@
+"""A topic of Kafka, against the mock cluster that librdkafka brings: no real broker has been seen."""
+
+import json
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="the kafka extra is not installed")
+
+import confluent_kafka as ck
+
+from models.streams import kafka_stream
+from models.streams.followed_source import FollowedSource
+from models.streams.kafka_stream import KafkaStream
+from models.streams.stream_journal import StreamJournal
+from processor.errors import BadInput
+from tests.models.streams.made import SCHEMA, rows_of, said
+from tests.waiting import until
+
+
+class MockCluster:
+    """Brokers in this process, with topics of four partitions."""
+
+    def __init__(self):
+        self.producer = ck.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "none", "log_level": 0})
+        brokers = self.producer.list_topics(timeout=10).brokers.values()
+        self.url = "kafka://" + ",".join(f"{broker.host}:{broker.port}" for broker in brokers) + "/clicks"
+
+    def send(self, values, partition=None):
+        for n, value in enumerate(values):
+            self.producer.produce("clicks", value, partition=n % 4 if partition is None else partition)
+        assert self.producer.flush(10) == 0
+
+
+@pytest.fixture(scope="module")
+def brokers():
+    return MockCluster()
+
+
+@pytest.fixture
+def cluster():
+    return MockCluster()
+
+
+def opened(cluster, tmp_path, endless=False):
+    stream = KafkaStream(cluster.url, SCHEMA)
+    return FollowedSource(stream, StreamJournal(tmp_path / "stream.journal", stream.identity), SCHEMA, endless)
+
+
+def messages(first, count):
+    return [json.dumps(row).encode() for row in rows_of(first, count)]
+
+
+def take(source, count, start=0):
+    """The rows from a position on, `count` of them."""
+    found = []
+    arriving = source.arriving(16, start)
+
+    def enough():
+        if (batch := next(arriving)) is not None:
+            found.append(batch)
+        return sum(map(len, found)) >= count
+
+    until(enough)
+    return found
+
+
+def test_every_message_comes_once_and_again_in_the_same_order(cluster, tmp_path):
+    cluster.send(messages(0, 120))
+    source = opened(cluster, tmp_path, endless=True)
+    first = [row for batch in take(source, 120) for row in said(batch)]
+    assert sorted(row["user"] for row in first) == list(range(120))
+    for partition in range(4):
+        users = [row["user"] for row in first if row["user"] % 4 == partition]
+        assert users == sorted(users)
+    source.close()
+    cluster.send(messages(120, 40))
+    source = opened(cluster, tmp_path, endless=True)
+    again = [row for batch in take(source, 120, start=40) for row in said(batch)]
+    assert again[:80] == first[40:]
+    assert sorted(row["user"] for row in again[80:]) == list(range(120, 160))
+    source.close()
+
+
+def test_what_is_no_row_is_left_out_and_counted(cluster, tmp_path):
+    rows = messages(0, 6)
+    cluster.send([*rows[:3], b"{", b'{"user": null, "clicked": 1, "ts": 1}', *rows[3:]], partition=1)
+    source = opened(cluster, tmp_path, endless=True)
+    found = [row["user"] for batch in take(source, 6) for row in said(batch)]
+    assert found == list(range(6))
+    intake = source.intake()
+    assert (intake.rows, intake.rejected) == (8, 2)
+    assert "offset 4 of partition 1 of clicks" in intake.why
+    source.close()
+
+
+def test_what_was_read_and_is_not_there_any_more_is_another_topic(cluster, tmp_path):
+    cluster.send(messages(0, 8))
+    source = opened(cluster, tmp_path, endless=True)
+    take(source, 8)
+    source.close()
+    anew = MockCluster()
+    anew.send(messages(0, 1))
+    with pytest.raises(BadInput, match=r"topic clicks: partition \d up to offset \d was read and wanted"):
+        opened(anew, tmp_path)
+
+
+def test_rows_wanted_again_of_a_topic_that_has_lost_them_are_told(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(kafka_stream, "TIMEOUT_S", 1.0)
+    cluster.send(messages(0, 8))
+    source = opened(cluster, tmp_path, endless=True)
+    take(source, 8)
+    stream, segment = source._stream, source._journal.segments[0]
+    stream._newest = []
+    gone = type(segment)({**segment.where, "last": 50, "messages": 51}, 51)
+    with pytest.raises(BadInput, match=r"offsets 0 to 50 of partition \d are wanted once more and are not all there"):
+        list(stream.read(gone))
+    source.close()
+
+
+def test_no_broker_is_one_line(monkeypatch):
+    monkeypatch.setattr(kafka_stream, "TIMEOUT_S", 0.5)
+    stream = KafkaStream("kafka://127.0.0.1:1/clicks", SCHEMA)
+    with pytest.raises(BadInput, match=r"data.path: Kafka's topic 'clicks' wanted, got "):
+        stream.begin([])
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["kafka://host", "kafka:///topic", "kafka://user:password@host/topic", "http://host/topic"]
+)
+def test_a_url_that_names_no_topic_is_refused(url):
+    with pytest.raises(BadInput, match=r"data.path: kafka://host:port\[,host:port\]/topic wanted"):
+        KafkaStream(url, SCHEMA)
+
+
+def test_the_properties_of_the_client_come_from_a_file(tmp_path, monkeypatch, brokers):
+    file = tmp_path / "client.properties"
+    monkeypatch.setenv("FRESHET_KAFKA_PROPERTIES", str(file))
+    with pytest.raises(BadInput, match=r"FRESHET_KAFKA_PROPERTIES: a file of lines key=value wanted"):
+        KafkaStream(brokers.url, SCHEMA)
+    file.write_text("# who we are\nno.such.key = 1\n")
+    with pytest.raises(BadInput, match=r"FRESHET_KAFKA_PROPERTIES: librdkafka's properties wanted, got .*no.such.key"):
+        KafkaStream(brokers.url, SCHEMA)
+    file.write_text("client.id = trainer\n")
+    brokers.send(messages(0, 1))
+    stream = KafkaStream(brokers.url, SCHEMA)
+    stream.begin([])
+    stream.close()

@@ -1,0 +1,97 @@
+"""Which data are read as a stream: those that are one, are followed, or were."""
+
+from dataclasses import replace
+
+import pytest
+
+from models.config.train_config import parse_config
+from models.data.tabular import TableSource
+from models.streams.followed_source import FollowedSource
+from models.streams.open_rows import JOURNAL, checkpoint_folder, open_rows
+from processor.errors import BadInput
+from tests.models.streams.made import users, write_parquet
+
+
+def config_of(tmp_path, path=None, **data):
+    return parse_config(
+        {
+            "model": {"name": "ctr"},
+            "data": {"path": str(path or tmp_path / "clicks"), "label": "clicked", **data},
+            "features": {"user": {"kind": "id"}},
+            "publish": {"repository": str(tmp_path / "repository")},
+        }
+    )
+
+
+@pytest.fixture
+def clicks(tmp_path):
+    write_parquet(tmp_path / "clicks" / "b.parquet", 0, 5)
+    return tmp_path / "clicks"
+
+
+def test_a_folder_is_a_table_until_it_is_followed_and_a_stream_from_then_on(tmp_path, clicks):
+    config = config_of(tmp_path)
+    folder = checkpoint_folder(config)
+    assert folder == tmp_path / "repository" / ".checkpoints" / "ctr"
+    assert isinstance(open_rows(config, folder), TableSource)
+    assert not folder.exists()
+    followed = open_rows(config_of(tmp_path, follow=True), folder)
+    assert isinstance(followed, FollowedSource)
+    assert followed.endless
+    assert followed.count_rows() == 5
+    # A file whose name comes first keeps its place behind those that were read.
+    write_parquet(clicks / "a.parquet", 5, 3)
+    again = open_rows(config, folder)
+    assert isinstance(again, FollowedSource)
+    assert not again.endless
+    assert users(again.batches(4)) == [(n, n) for n in range(8)]
+    assert isinstance(open_rows(config, folder, anew=True), TableSource)
+
+
+def test_who_begins_anew_takes_the_files_by_their_names(tmp_path, clicks):
+    config = config_of(tmp_path, follow=True)
+    folder = checkpoint_folder(config)
+    open_rows(config, folder).count_rows()
+    write_parquet(clicks / "a.parquet", 5, 3)
+    anew = open_rows(config, folder, anew=True)
+    assert [user for _, user in users(anew.batches(8))] == [5, 6, 7, 0, 1, 2, 3, 4]
+    assert (folder / JOURNAL).exists()
+
+
+def test_a_folder_that_is_empty_may_be_followed(tmp_path):
+    (tmp_path / "clicks").mkdir()
+    config = config_of(tmp_path, follow=True)
+    assert config.data.format == "parquet"
+    assert open_rows(config, checkpoint_folder(config)).count_rows() == 0
+
+
+def test_streams_are_told_by_their_url(tmp_path):
+    for url, form in (("redis://h/s", "redis"), ("rediss://u:p@h:1/2/s", "redis"), ("kafka://a:1,b:2/t", "kafka")):
+        config = config_of(tmp_path, url)
+        assert config.data.format == form
+        assert "p@" not in config.data.shown
+        assert "p@" not in repr(config)
+    with pytest.raises(BadInput, match=r"data.path: a URL of redis, rediss, kafka wanted, got one of 'amqp'"):
+        config_of(tmp_path, "amqp://h/s")
+
+
+def test_what_cannot_be_followed_is_refused(tmp_path):
+    (tmp_path / "clicks.csv").write_text("user,clicked\n1,0\n")
+    config = config_of(tmp_path, tmp_path / "clicks.csv", follow=True)
+    with pytest.raises(BadInput, match=r"data.path: a folder wanted that Parquet files come into"):
+        open_rows(config, checkpoint_folder(config))
+    with pytest.raises(
+        BadInput, match=r"data.follow: a folder of Parquet files, Redis or Kafka wanted, got format csv"
+    ):
+        config_of(tmp_path, tmp_path / "clicks.csv", follow=True, format="csv")
+
+
+def test_a_missing_library_is_one_line(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "models.streams.kafka_stream", None)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    config = config_of(tmp_path, "kafka://h:1/t")
+    monkeypatch.delitem(sys.modules, "models.streams.kafka_stream")
+    with pytest.raises(BadInput, match=r"a topic of Kafka needs confluent_kafka, which is not installed: pip install"):
+        open_rows(replace(config), checkpoint_folder(config))

@@ -1,0 +1,161 @@
+"""A stream of a real redis-server: its rows in order, what trimming takes, down and up again."""
+
+import json
+
+import pytest
+
+pytest.importorskip("redis", reason="the redis extra is not installed")
+
+from models.streams.followed_source import FollowedSource
+from models.streams.redis_stream import RedisStream
+from models.streams.stream_journal import StreamJournal
+from processor.clock import FakeClock
+from processor.errors import BadInput
+from tests.models.streams.made import SCHEMA, cells_of, rows_of, said, users
+from tests.processor.tables.remote.fakes import RedisServer, needs_redis
+
+pytestmark = needs_redis
+
+
+@pytest.fixture
+def server():
+    server = RedisServer().start()
+    yield server
+    server.close()
+
+
+def add(server, first, count):
+    with server.client() as client:
+        return [client.xadd("clicks", cells_of(row)) for row in rows_of(first, count)]
+
+
+def url_of(server):
+    return server.url.removesuffix("/0") + "/clicks"
+
+
+def opened(server, tmp_path, clock=None, **options):
+    clock = clock or FakeClock()
+    stream = RedisStream(url_of(server), SCHEMA, clock.now_s, clock.advance)
+    return FollowedSource(stream, StreamJournal(tmp_path / "stream.journal", stream.identity), SCHEMA, **options)
+
+
+def test_rows_come_in_the_order_of_the_stream_and_again_as_they_were(server, tmp_path):
+    add(server, 0, 300)
+    source = opened(server, tmp_path, endless=False)
+    assert [row for batch in source.batches(64) for row in said(batch)] == rows_of(0, 300)
+    source.close()
+    add(server, 300, 50)
+    source = opened(server, tmp_path, endless=False)
+    assert users(source.batches(64, 120)) == [(n, n) for n in range(120, 350)]
+    assert source.count_rows() == 350
+    source.close()
+
+
+def test_an_entry_may_be_many_rows_and_one_that_is_not_sound_is_left_out(server, tmp_path):
+    with server.client() as client:
+        client.xadd("clicks", {"json": json.dumps(rows_of(0, 20))})
+        client.xadd("clicks", {"user": "x", "clicked": "1", "ts": "1"})
+        client.xadd("clicks", {"json": "{"})
+        client.xadd("clicks", cells_of(rows_of(22, 1)[0]))
+    source = opened(server, tmp_path, endless=False)
+    assert users(source.batches(64)) == [(n, n) for n in range(20)] + [(22, 22)]
+    intake = source.intake()
+    assert (intake.rows, intake.rejected) == (23, 2)
+    assert "a JSON object, a list of them or an Arrow stream wanted" in intake.why
+    source.close()
+
+
+def test_what_was_trimmed_before_it_was_read_is_counted_as_lost(server, tmp_path):
+    clock = FakeClock()
+    add(server, 0, 30)
+    with server.client() as client:
+        client.xtrim("clicks", maxlen=20, approximate=False)
+    source = opened(server, tmp_path, clock, endless=False)
+    assert users(source.batches(64)) == [(n, n + 10) for n in range(20)]
+    assert source.intake().lost == 0
+    add(server, 30, 30)
+    with server.client() as client:
+        client.xtrim("clicks", maxlen=5, approximate=False)
+    clock.advance(2.0)
+    assert users(source.batches(64, 20)) == [(n, n + 35) for n in range(20, 25)]
+    assert source.intake().lost == 25
+    source.close()
+
+
+def test_rows_that_are_wanted_again_and_were_trimmed_are_told(server, tmp_path):
+    add(server, 0, 30)
+    source = opened(server, tmp_path, endless=False)
+    source.count_rows()
+    source.close()
+    with server.client() as client:
+        client.xtrim("clicks", maxlen=5, approximate=False)
+    source = opened(server, tmp_path, endless=False)
+    with pytest.raises(BadInput, match=r"stream clicks: entries .* are wanted once more, 30 of them, and 5 are there"):
+        list(source.batches(64))
+    source.close()
+
+
+def test_an_outage_is_told_and_what_came_after_it_is_read(server, tmp_path):
+    clock = FakeClock()
+    add(server, 0, 10)
+    source = opened(server, tmp_path, clock, endless=True)
+    arriving = source.arriving(10, 0)
+    assert users([next(arriving)]) == [(n, n) for n in range(10)]
+    server.kill()
+    assert next(arriving) is None
+    assert source.intake().trouble == "Redis: none: it cannot be reached"
+    server.start()
+    add(server, 10, 10)
+    found = [next(arriving) for _ in range(100)]
+    assert users([batch for batch in found if batch is not None]) == [(n, n) for n in range(10, 20)]
+    assert source.intake().trouble == ""
+    source.close()
+
+
+def test_another_stream_of_the_same_name_is_refused(server, tmp_path):
+    with server.client() as client:
+        client.xadd("clicks", cells_of(rows_of(0, 1)[0]), id="9999999999999-0")
+    source = opened(server, tmp_path, endless=False)
+    source.count_rows()
+    source.close()
+    with server.client() as client:
+        client.delete("clicks")
+    with pytest.raises(BadInput, match=r"stream clicks: the one that was read up to 9999999999999-0 wanted, got none"):
+        opened(server, tmp_path, endless=False)
+    add(server, 0, 1)
+    with pytest.raises(BadInput, match=r"got another one, which ends at .*--new-version --from-scratch"):
+        opened(server, tmp_path, endless=False)
+
+
+def test_a_stream_that_is_not_there_yet_is_waited_for(server, tmp_path):
+    source = opened(server, tmp_path, FakeClock(), endless=True)
+    arriving = source.arriving(5, 0)
+    assert next(arriving) is None
+    add(server, 0, 5)
+    assert users([next(arriving)]) == [(n, n) for n in range(5)]
+    source.close()
+
+
+def test_a_key_that_is_no_stream_a_wrong_password_and_no_server_are_one_line(tmp_path):
+    locked = RedisServer(password="secret").start()
+    try:
+        with locked.client() as client:
+            client.set("clicks", "a string")
+        with pytest.raises(BadInput, match=r"data.path: a Redis server wanted, got an error: WRONGTYPE"):
+            opened(locked, tmp_path, endless=False)
+        stream = RedisStream(url_of(locked).replace("secret", "wrong"), SCHEMA)
+        with pytest.raises(BadInput, match="user or password are wrong") as told:
+            stream.begin([])
+        assert "wrong@" not in str(told.value)
+    finally:
+        locked.close()
+    with pytest.raises(BadInput, match=r"data.path: a Redis server wanted, got none: it cannot be reached"):
+        opened(locked, tmp_path, endless=False)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://host", "redis:///stream", "http://host/stream", "redis://host/", "redis://host:port/s"]
+)
+def test_a_url_that_names_no_stream_is_refused_without_being_shown(url):
+    with pytest.raises(BadInput, match=r"data.path: redis\[s\]://\[user:password@\]host\[:port\]\[/db\]/stream wanted"):
+        RedisStream(url, SCHEMA)

@@ -1,0 +1,102 @@
+"""The journal of a stream: numbers that rows keep, whatever happens between two lines."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.streams.stream import Segment
+from models.streams.stream_journal import StreamJournal
+from processor.errors import BadInput, Corrupt
+
+COUNTS = st.lists(st.integers(0, 9), max_size=12)
+
+
+def segments(counts, first=0):
+    return [Segment({"file": f"f{first + n}"}, count) for n, count in enumerate(counts)]
+
+
+def opened(tmp_path, identity="a folder"):
+    return StreamJournal(tmp_path / "stream.journal", identity)
+
+
+@settings(deadline=None, max_examples=60)
+@given(COUNTS, COUNTS, st.integers(0, 60))
+def test_rows_have_their_numbers_again_whoever_opens_it(tmp_path_factory, before, after, row):
+    tmp_path = tmp_path_factory.mktemp("journal")
+    journal = opened(tmp_path)
+    journal.append(segments(before))
+    journal = opened(tmp_path)
+    journal.append(segments(after, len(before)))
+    again = opened(tmp_path)
+    counts = before + after
+    assert again.segments == segments(counts)
+    assert again.rows == sum(counts)
+    wanted, start = [], 0
+    for segment in segments(counts):
+        if segment.rows and start + segment.rows > row:
+            wanted.append((start, segment))
+        start += segment.rows
+    assert list(again.since(row)) == wanted
+
+
+@settings(deadline=None, max_examples=60)
+@given(COUNTS.filter(bool), st.data())
+def test_what_a_crash_leaves_of_a_line_is_no_segment_and_goes(tmp_path_factory, counts, data):
+    tmp_path = tmp_path_factory.mktemp("journal")
+    journal = opened(tmp_path)
+    journal.append(segments(counts))
+    path = tmp_path / "stream.journal"
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    kept = data.draw(st.integers(1, len(lines) - 1))
+    torn = data.draw(st.integers(0, len(lines[kept]) - 1))
+    path.write_bytes(b"".join(lines[:kept]) + lines[kept][:torn])
+    again = opened(tmp_path)
+    assert again.segments == segments(counts)[: kept - 1]
+    again.append(segments([5], 99))
+    assert opened(tmp_path).segments == [*segments(counts)[: kept - 1], *segments([5], 99)]
+
+
+def test_a_line_that_was_changed_ends_what_is_believed(tmp_path):
+    journal = opened(tmp_path)
+    journal.append(segments([3, 4, 5]))
+    path = tmp_path / "stream.journal"
+    path.write_bytes(path.read_bytes().replace(b'"rows":4', b'"rows":9'))
+    assert opened(tmp_path).segments == segments([3])
+
+
+def test_a_journal_of_another_stream_is_refused_and_begun_anew_when_asked(tmp_path):
+    journal = opened(tmp_path)
+    journal.append(segments([3]))
+    with pytest.raises(BadInput, match=r"data.path: a folder wanted, .* got a topic"):
+        opened(tmp_path, "a topic")
+    anew = StreamJournal(tmp_path / "stream.journal", "a topic", anew=True)
+    assert anew.rows == 0
+    anew.append(segments([2]))
+    assert opened(tmp_path, "a topic").rows == 2
+
+
+def test_a_file_that_is_no_journal_is_refused(tmp_path):
+    (tmp_path / "stream.journal").write_bytes(b"something else\n")
+    with pytest.raises(Corrupt, match=r"stream.journal: format 'freshet-stream/1' wanted"):
+        opened(tmp_path)
+
+
+def test_what_is_forgotten_keeps_the_numbers_of_the_rest(tmp_path):
+    journal = opened(tmp_path)
+    journal.append(segments([3, 4, 5, 6]))
+    journal.forget(8, lambda segment: segment.where["file"] != "f0")
+    assert [segment.where["file"] for segment in journal.segments] == ["f0", "f2", "f3"]
+    assert [start for start, _ in journal.since(7)] == [7, 12]
+    journal.append(segments([1], 4))
+    again = opened(tmp_path)
+    assert (again.rows, [start for start, _ in again.since(12)]) == (19, [12, 18])
+    with pytest.raises(BadInput, match=r"row 3 wanted, which is forgotten"):
+        list(again.since(3))
+
+
+def test_the_newest_segment_stays_so_that_numbers_go_on(tmp_path):
+    journal = opened(tmp_path)
+    journal.append(segments([3, 4]))
+    journal.forget(100, lambda segment: True)
+    assert opened(tmp_path).rows == 7

@@ -1,0 +1,323 @@
+"""Runs that follow a stream: published by time, stopped gently, judged, held, released and rejected."""
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from models.config.guard_section import GuardConfig
+from models.config.train_config import parse_config
+from models.streams.followed_source import FollowedSource
+from models.training.loop import TrainingRun
+from processor.chain.chain_record import HOLD, RELEASE
+from processor.chain.ledger import Ledger
+from processor.errors import BadInput
+from processor.generation import Generation
+from processor.package.repository import Repository
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
+
+
+class Clicks:
+    """Files of clicks that come into a folder; every id's share of ones is its own."""
+
+    def __init__(self, folder, seed=0):
+        self.folder, self.random, self.files = folder, np.random.default_rng(seed), 0
+        folder.mkdir()
+
+    def send(self, rows, shuffled=False, flipped=False):
+        user, item = self.random.integers(0, 40, rows), self.random.integers(0, 30, rows)
+        logit = 1.5 * np.sin(user * 2.4) + 1.5 * np.cos(item * 1.7)
+        label = (self.random.random(rows) < 1 / (1 + np.exp(-logit))).astype(np.float64)
+        if shuffled:
+            self.random.shuffle(label)
+        if flipped:
+            label = 1 - label
+        table = pa.table(
+            {"user": user, "item": item, "clicked": label, "ts": 1.7e9 + self.files + np.arange(rows) / rows}
+        )
+        path = self.folder / f"{self.files:05}.parquet"
+        pq.write_table(table, path.with_name("." + path.name))
+        path.with_name("." + path.name).rename(path)
+        self.files += 1
+
+
+def config_of(tmp_path, **publish):
+    return parse_config(
+        {
+            "model": {"name": "ctr", "arch": "deepfm", "hidden": [8]},
+            "data": {"path": str(tmp_path / "clicks"), "label": "clicked", "time": "ts", "follow": True},
+            "features": {"user": {"kind": "id", "dim": 4}, "item": {"kind": "id", "dim": 4}},
+            "train": {"batch_rows": 100, "learning_rate": 0.1},
+            "publish": {"repository": str(tmp_path / "repository"), **publish},
+        }
+    )
+
+
+class Notes:
+    def __init__(self):
+        self.lines = []
+
+    def begin(self, what, total): ...
+    def advance(self, done): ...
+    def note(self, text):
+        self.lines.append(text)
+
+
+@pytest.fixture
+def clicks(tmp_path):
+    return Clicks(tmp_path / "clicks")
+
+
+def begin(config, notes=None):
+    return TrainingRun(config, reporter=notes if notes is not None else Notes())
+
+
+def ledger_of(tmp_path):
+    repository = Repository(tmp_path / "repository")
+    return Ledger.of(repository.version("ctr", repository.versions("ctr")[-1]), whole=True)
+
+
+def counted(run):
+    """How often each user was learned."""
+    table = run.trainer.tables["user"].export()
+    return dict(zip(table.keys.tolist(), table.counts.tolist()))
+
+
+def written(tmp_path):
+    users = [pq.read_table(path)["user"].to_numpy() for path in sorted((tmp_path / "clicks").glob("*.parquet"))]
+    keys, counts = np.unique(np.concatenate(users), return_counts=True)
+    return dict(zip(keys.tolist(), counts.tolist()))
+
+
+def test_what_is_there_makes_the_version_and_what_comes_makes_deltas(tmp_path, clicks):
+    clicks.send(500)
+    clicks.send(300)
+    run = begin(config_of(tmp_path, delta_rows=200))
+    assert isinstance(run.source, FollowedSource)
+    assert (run.full(), run.state.position) == (Generation(1, 0), 800)
+    clicks.send(450)
+    stream = run.stream()
+    assert [str(next(stream)), str(next(stream))] == ["1.1", "1.2"]
+    threading.Timer(1.5, run.stop).start()
+    # What is learned of a delta that is not due yet is published at the end.
+    assert [str(generation) for generation in stream] == ["1.3"]
+    assert run.state.position == 1250
+    assert counted(run) == written(tmp_path)
+
+
+def test_a_delta_comes_by_time_whether_or_not_rows_go_on(tmp_path, clicks, monkeypatch):
+    clicks.send(300)
+    run = begin(config_of(tmp_path, delta_seconds=0.2))
+    run.full()
+    clicks.send(40)
+    stream = run.stream()
+    assert str(next(stream)) == "1.1"
+    assert run.state.position == 340
+    clicks.send(10)
+    assert str(next(stream)) == "1.2"
+    assert run.standing().deltas == 2
+    run.stop()
+    assert list(stream) == []
+
+
+def test_a_run_that_goes_on_reads_each_row_once_more_than_its_checkpoint_has(tmp_path, clicks):
+    clicks.send(300)
+    config = config_of(tmp_path, delta_rows=100)
+    run = begin(config)
+    run.full()
+    for n in range(4):
+        clicks.send(70 + n)
+    stream = run.stream()
+    next(stream)
+    # The process is gone: nothing of it is asked to end.
+    again = begin(config)
+    assert again.state.position == run.state.position
+    clicks.send(200)
+    stream = again.stream()
+    threading.Timer(1.5, again.stop).start()
+    list(stream)
+    assert counted(again) == written(tmp_path)
+
+
+def test_a_new_version_is_published_on_schedule_and_the_stream_goes_on(tmp_path, clicks):
+    clicks.send(300)
+    run = begin(config_of(tmp_path, delta_rows=100, version_rows=250))
+    run.full()
+    clicks.send(600)
+    stream = run.stream()
+    found = []
+    while run.state.position < 900:
+        found.append(str(next(stream)))
+    run.stop()
+    found += map(str, stream)
+    assert found[:6] == ["1.1", "1.2", "1.3", "2.0", "2.1", "2.2"]
+    assert counted(run) == written(tmp_path)
+    assert begin(run.config).state.version_row == run.state.version_row == 900
+
+
+def test_no_version_is_published_past_a_gate_whose_ever_it_is(tmp_path, clicks):
+    clicks.send(300)
+    run = begin(config_of(tmp_path, delta_rows=100, version_rows=100))
+    run.full()
+    ledger_of(tmp_path).hold("a server's guard")
+    clicks.send(200)
+    stream = run.stream()
+    assert [str(next(stream)), str(next(stream))] == ["1.1", "1.2"]
+    ledger_of(tmp_path).release()
+    clicks.send(100)
+    assert [str(next(stream)), str(next(stream))] == ["1.3", "2.0"]
+
+
+def test_a_new_version_comes_by_time_with_the_next_delta(tmp_path, clicks):
+    clicks.send(300)
+    now = [1e9]
+    run = TrainingRun(config_of(tmp_path, delta_rows=100, version_seconds=3600.0), unix_s=lambda: now[0])
+    run.full()
+    clicks.send(200)
+    stream = run.stream()
+    assert str(next(stream)) == "1.1"
+    now[0] += 3600
+    assert [str(next(stream)), str(next(stream))] == ["2.0", "2.1"]
+    clicks.send(100)
+    assert str(next(stream)) == "2.2"
+
+
+def test_rows_of_the_full_version_are_waited_for(tmp_path, clicks):
+    notes = Notes()
+    threading.Timer(0.2, lambda: clicks.send(150)).start()
+    run = begin(config_of(tmp_path, full_rows=400, delta_rows=100), notes)
+    threading.Timer(0.2, lambda: clicks.send(250)).start()
+    assert (run.full(), run.state.position) == (Generation(1, 0), 400)
+
+
+def test_who_stops_while_rows_are_waited_for_is_told_what_is_missing(tmp_path, clicks):
+    clicks.send(100)
+    run = begin(config_of(tmp_path, full_rows=400, delta_rows=100))
+    run.stop()
+    with pytest.raises(BadInput, match=r"data: 400 rows wanted for the full version, 100 have come so far"):
+        run.full()
+
+
+def judged_run(tmp_path, clicks, **guard):
+    clicks.send(3000)
+    config = config_of(tmp_path, delta_rows=900)
+    config = replace(config, guard=replace(GuardConfig(first_windows=4, release_windows=2), **guard))
+    notes = Notes()
+    run = begin(config, notes)
+    run.full()
+    for _ in range(8):
+        clicks.send(900)
+    stream = run.stream()
+    for _ in range(8):
+        next(stream)
+    assert run.guard.held_windows == 0, notes.lines
+    assert not ledger_of(tmp_path).history.gate
+    return run, stream, notes
+
+
+def records(tmp_path, kind):
+    folder = tmp_path / "repository" / "ctr" / "1" / "chain"
+    return [path for path in sorted(folder.iterdir()) if f'"kind":"{kind}"' in path.read_text()]
+
+
+def test_a_window_of_shuffled_labels_is_held_and_released_once_windows_are_in_line(tmp_path, clicks):
+    run, stream, notes = judged_run(tmp_path, clicks)
+    clicks.send(900, shuffled=True)
+    assert str(next(stream)) == "1.9"
+    history = ledger_of(tmp_path).history
+    assert (history.target.step, history.head.step) == (8, 9)
+    assert history.held.startswith("window: AUC 0.")
+    assert run.standing().held.startswith("AUC 0.")
+    clicks.send(900)
+    next(stream)
+    assert ledger_of(tmp_path).history.target.step == 8
+    clicks.send(900)
+    assert str(next(stream)) == "1.11"
+    history = ledger_of(tmp_path).history
+    assert (history.target.step, history.gate, run.standing().held) == (11, None, "")
+    assert (len(records(tmp_path, HOLD)), len(records(tmp_path, RELEASE))) == (1, 1)
+    assert notes.lines[-1] == "released: windows are in line again"
+
+
+def test_what_somebody_rejects_takes_the_run_back_and_what_somebody_releases_is_usual_from_then_on(tmp_path, clicks):
+    run, stream, notes = judged_run(tmp_path, clicks, release_windows=0)
+    clicks.send(900, flipped=True)
+    next(stream)
+    assert run.standing().held
+    ledger = ledger_of(tmp_path)
+    ledger.rollback(ledger.history.gate.step, "rejected")
+    clicks.send(900)
+    assert str(next(stream)) == "1.10"
+    assert any("1.9 was rolled back to 1.8" in note for note in notes.lines)
+    assert run.standing().held == ""
+    clicks.send(900, flipped=True)
+    next(stream)
+    assert run.standing().held
+    ledger_of(tmp_path).release("it is meant so")
+    clicks.send(900, flipped=True)
+    next(stream)
+    assert run.standing().held == ""
+
+
+def test_a_gate_of_somebody_else_stays_whatever_windows_say(tmp_path, clicks):
+    run, stream, _ = judged_run(tmp_path, clicks)
+    ledger_of(tmp_path).hold("a holiday")
+    for _ in range(3):
+        clicks.send(900)
+        next(stream)
+    history = ledger_of(tmp_path).history
+    assert (history.held, history.target.step, run.standing().held) == ("a holiday", 8, "")
+
+
+def test_a_guard_that_is_off_holds_nothing(tmp_path, clicks):
+    _, stream, _ = judged_run(tmp_path, clicks, enabled=False)
+    clicks.send(900, shuffled=True)
+    next(stream)
+    assert ledger_of(tmp_path).history.gate is None
+
+
+def test_a_rate_a_hundredfold_too_high_is_held_before_anybody_serves_what_it_made(tmp_path, clicks):
+    run, stream, _ = judged_run(tmp_path, clicks)
+    for name in run.trainer.rates:
+        run.trainer.rates[name] *= 100
+    run.trainer.settings = replace(
+        run.trainer.settings, dense_learning_rate=run.trainer.settings.dense_learning_rate * 100
+    )
+    run.trainer.dense._settings = run.trainer.settings
+    clicks.send(900)
+    assert str(next(stream)) == "1.9"
+    history = ledger_of(tmp_path).history
+    assert history.target.step == 8
+    assert history.held.startswith("window: ")
+
+
+def test_where_the_run_stands_is_told(tmp_path, clicks):
+    run, _, _ = judged_run(tmp_path, clicks)
+    standing = run.standing()
+    assert (standing.position, standing.learned_rows, standing.version, standing.step) == (10200, 10200, 1, 8)
+    assert (standing.deltas, standing.versions, standing.waiting_rows) == (8, 1, 0)
+    assert standing.table_rows == {"user": 40, "item": 30}
+    assert standing.window_auc > 0.7
+    assert 0.5 < standing.window_calibration < 2
+    assert standing.published_at <= time.time()
+
+
+def test_rows_that_wait_are_looked_for_while_nothing_comes_and_a_rollback_is_followed(tmp_path, clicks, monkeypatch):
+    clicks.send(300)
+    notes = Notes()
+    run = begin(config_of(tmp_path, delta_rows=50), notes)
+    run.full()
+    clicks.send(100)
+    stream = run.stream()
+    next(stream), next(stream)
+    ledger_of(tmp_path).rollback(1)
+    threading.Timer(1.0, run.stop).start()
+    assert list(stream) == []
+    assert any("1.2 was rolled back to 1.1" in note for note in notes.lines)

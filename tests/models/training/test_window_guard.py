@@ -1,0 +1,161 @@
+"""The guard's judgement: what is out of line is held, and of thousands of good windows none is."""
+
+import math
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.config.guard_section import GuardConfig
+from models.training.window_guard import WindowGuard, WindowScores, auc_error, row_losses
+
+CONFIG = GuardConfig()
+
+
+def figures_of(random, rows=2000, rate=0.2, sharp=1.0, times=1.0, shuffled=False, rise=None):
+    """A window of a stream of this share of labels that are 1, scored by a model that knows `sharp` of it."""
+    logit = random.normal(0, sharp, rows) + math.log(rate / (1 - rate))
+    scores = 1 / (1 + np.exp(-logit))
+    labels = (random.random(rows) < scores).astype(np.float32)
+    if shuffled:
+        random.shuffle(labels)
+    window = WindowScores()
+    window.add(labels, np.minimum(scores * times, 1 - 1e-6).astype(np.float32), None)
+    if rise is not None:
+        before = row_losses(labels, scores.astype(np.float32))
+        window.again(before, before * np.float32(1 + rise))
+    return window.figures()
+
+
+def judged(guard, windows):
+    return [reason for reason in map(guard.judge, windows) if reason]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("rows", "rate"), [(1000, 0.4), (4000, 0.1)])
+def test_of_two_thousand_good_windows_none_is_held(seed, rows, rate):
+    random = np.random.default_rng(seed)
+    # From hour to hour the stream is not the same: its rate and how much there is to know wander.
+    wander = 0.15 * np.cumsum(random.normal(0, 0.2, 2000)) / 5
+    guard = WindowGuard(CONFIG)
+    windows = (
+        figures_of(
+            random,
+            rows,
+            rate,
+            1 + 0.1 * math.sin(n / 20) + 0.05 * drift,
+            1 + random.normal(0, 0.03),
+            rise=random.normal(0, 0.01),
+        )
+        for n, drift in enumerate(np.clip(wander, -1, 1))
+    )
+    assert judged(guard, windows) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ({"shuffled": True}, "AUC 0."),
+        ({"times": 1.6}, "mean score 1."),
+        ({"times": 0.5}, "mean score 0.5"),
+        ({"rise": 0.5}, "the log-loss of rows learned before rose by 50%"),
+        ({"rise": math.nan}, "the log-loss of rows learned before rose"),
+    ],
+)
+def test_what_is_out_of_line_is_told_with_its_figure_and_what_is_usual(fault, told):
+    random = np.random.default_rng(1)
+    guard = WindowGuard(CONFIG)
+    assert judged(guard, [figures_of(random, rise=0.0) for _ in range(20)]) == []
+    reason = guard.judge(figures_of(random, **({"rise": 0.0} | fault)))
+    assert reason.startswith(told)
+    assert "wanted" in reason
+    assert guard.judge(figures_of(random, rise=0.0)) == ""
+
+
+def test_scores_that_are_no_numbers_are_held_from_the_first_window_on():
+    window = WindowScores()
+    window.add(np.array([1, 0], np.float32), np.array([np.nan, 0.5], np.float32), None)
+    assert WindowGuard(CONFIG).judge(window.figures()) == "1 of 2 scores are no numbers"
+
+
+def test_the_first_windows_are_learned_from_alone():
+    random = np.random.default_rng(1)
+    guard = WindowGuard(replace(CONFIG, first_windows=8))
+    assert judged(guard, [figures_of(random, shuffled=n % 2 == 1) for n in range(8)]) == []
+
+
+def test_a_window_that_is_out_of_line_teaches_nothing():
+    random = np.random.default_rng(2)
+    guard = WindowGuard(CONFIG)
+    judged(guard, [figures_of(random) for _ in range(10)])
+    before = guard.saved()
+    assert len(judged(guard, [figures_of(random, shuffled=True) for _ in range(30)])) == 30
+    assert guard.saved() == before
+
+
+def test_windows_in_line_again_release_and_a_person_lets_it_begin_anew():
+    random = np.random.default_rng(3)
+    guard = WindowGuard(replace(CONFIG, release_windows=2))
+    judged(guard, [figures_of(random) for _ in range(10)])
+    assert guard.judge(figures_of(random, shuffled=True))
+    assert not guard.resolves()
+    assert not guard.judge(figures_of(random))
+    assert not guard.resolves()
+    assert not guard.judge(figures_of(random))
+    assert guard.resolves()
+    guard.judge(figures_of(random, shuffled=True))
+    guard.begin_anew()
+    assert guard.reason == ""
+    assert not judged(guard, [figures_of(random, shuffled=True) for _ in range(5)])
+    nobody = WindowGuard(replace(CONFIG, release_windows=0))
+    judged(nobody, [figures_of(random) for _ in range(50)])
+    assert not nobody.resolves()
+
+
+def test_what_is_usual_outlives_the_process():
+    random = np.random.default_rng(4)
+    guard = WindowGuard(CONFIG)
+    judged(guard, [figures_of(random) for _ in range(10)])
+    again = WindowGuard(CONFIG)
+    again.restore(guard.saved())
+    assert again.saved() == guard.saved()
+    assert again.judge(figures_of(random, shuffled=True)).startswith("AUC")
+
+
+def test_too_few_rows_to_tell_wait_for_more():
+    random, window, waited = np.random.default_rng(5), WindowScores(), 0
+    while window.figures() is None:
+        scores = random.random(50).astype(np.float32)
+        window.add((random.random(50) < scores).astype(np.float32), scores, None)
+        waited += 1
+    assert 15 <= waited <= 20
+    assert window.figures().rows == 50 * waited
+    alike = WindowScores()
+    alike.add(np.ones(5000, np.float32), np.full(5000, 0.5, np.float32), None)
+    assert alike.figures() is None
+
+
+def test_weights_count_for_calibration_and_of_several_labels_the_first_is_judged():
+    label = np.array([[1, 0]] * 500 + [[0, 1]] * 500, np.float32)
+    score = np.array([[0.75, 0.1]] * 500 + [[0.25, 0.1]] * 500, np.float32)
+    window = WindowScores()
+    window.add(label, score, np.array([3] * 500 + [1] * 500, np.float32))
+    figures = window.figures()
+    assert figures.auc == 1.0
+    assert math.exp(figures.calibration) == pytest.approx((3 * 0.75 + 0.25) / 3)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(0.5, 0.85), st.integers(60, 300), st.integers(60, 300))
+def test_the_error_of_an_auc_is_what_draws_of_it_scatter_by(auc, positive, negative):
+    random = np.random.default_rng(positive * negative)
+    # Two normal distributions whose difference is above 0 with that probability.
+    shift = NormalDist().inv_cdf(auc) * math.sqrt(2)
+    draws = []
+    for _ in range(200):
+        ones, zeros = random.normal(shift, 1, positive), random.normal(0, 1, negative)
+        draws.append(float((ones[:, None] > zeros[None, :]).mean()))
+    assert auc_error(auc, positive, negative) == pytest.approx(float(np.std(draws)), rel=0.5)
