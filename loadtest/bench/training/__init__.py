@@ -3,9 +3,15 @@
 race          the sides of a step, in turn, their threads and settings tuned first; loadtest/results/train.md
 race_shape    the network and the rows that all sides learn
 growth        steps while a table grows; loadtest/results/train-growth.md
+process_race  two processes that learn together beside one; loadtest/results/train-processes.md
+process_side  one side of it
+process_shapes  what its sides learn
+process_auc   the AUC of a stream, by one process or several
 turns         a side's end of the line: "learn so many steps" in, seconds out
 freshet_side  Freshet
 keras_side    Keras fit, with its best of optimizer, jit_compile and steps a call
+follow_race   what it is worth to publish all the time; loadtest/results/follow.md
+late_labels   labels that come late, joined and learned; loadtest/results/join.md
 tier_race     tables larger than memory beside the same in memory; loadtest/results/train-tiers.md
 torch_side    PyTorch with sparse EmbeddingBags
 quality_race  AUC beside peers; loadtest/results/train-quality.md

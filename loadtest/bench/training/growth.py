@@ -71,7 +71,7 @@ class GrowingTrainer:
 
     @property
     def table(self) -> EmbeddingVariable:
-        return self._trainer.tables["ids"]
+        return self._trainer.own["ids"]
 
     def turn(self, batches: Sequence[Batch]) -> tuple[list[float], float]:
         """(seconds of each step, those of all steps spent on the table). Learns batches that were transformed."""

@@ -49,7 +49,7 @@ class RaceTrainer:
     def __init__(self, shape: RaceShape, tables: dict[str, TableConfig], scratch: Path) -> None:
         config = race_config(shape)
         self.trainer = Trainer(draft(config, {}), config.train, config.network, tables=tables, scratch=scratch)
-        for table in self.trainer.tables.values():
+        for table in self.trainer.own.values():
             table.restore(_filled(shape.table_rows))
         self.works = self.trainer.in_stretches(Ahead(batches(shape), self.trainer.transform))
         self.turns: list[float] = []
@@ -105,7 +105,7 @@ def without_page_cache(trainer: Trainer) -> Iterator[None]:
 
     def forget() -> None:
         while not ended.wait(FORGET_S):
-            for table in trainer.tables.values():
+            for table in trainer.own.values():
                 assert table.tiers is not None
                 table.tiers.cold.forget()
 
@@ -135,7 +135,7 @@ def race(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
                 for side in (memory, tiers) if number % 2 else (tiers, memory):
                     side.learn(arguments.steps, compacts)
                 console.print(f"  round {number + 1}: {tiers.turns[-1] * 1e3:.1f} ms, {memory.turns[-1] * 1e3:.1f} ms")
-            logs = [table.tiers for table in tiers.trainer.tables.values() if table.tiers is not None]
+            logs = [table.tiers for table in tiers.trainer.own.values() if table.tiers is not None]
             return {
                 "machine": machine(),
                 "origin": origin("bench-tiers", "BENCH_ARGS", sys.argv[1:]),

@@ -1,0 +1,62 @@
+"""A join's metrics for Prometheus: where it stands, asked anew by each scrape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from models.joining.join_run import JoinStanding
+
+Family = tuple[str, str, Callable[[JoinStanding], float]]
+
+COUNTERS: tuple[Family, ...] = (
+    ("freshet_join_rows", "Recorded rows whose window has ended, emitted.", lambda s: s.counts.rows),
+    ("freshet_join_positives", "Outcomes that came in time.", lambda s: s.counts.positives),
+    ("freshet_join_late", "Outcomes that came late and were corrected.", lambda s: s.counts.late),
+    ("freshet_join_too_late", "Outcomes too late for a correction.", lambda s: s.counts.too_late),
+    ("freshet_join_unmatched", "Outcomes of requests that were not recorded.", lambda s: s.counts.unmatched),
+    ("freshet_join_duplicates", "Outcomes of rows that had one already.", lambda s: s.counts.duplicates),
+    ("freshet_join_repeated_rows", "Rows of a request id that waited already.", lambda s: s.counts.repeated),
+    ("freshet_join_lost_rows", "Rows whose recording was gone at the end of their window.", lambda s: s.counts.lost),
+    ("freshet_join_lost_files", "Recordings that were gone before they were read.", lambda s: s.lost_files),
+    ("freshet_join_lost_outcomes", "Outcomes that were gone before they were read.", lambda s: s.lost_outcomes),
+    ("freshet_join_rejected", "Rows of either stream that are not sound.", lambda s: s.rejected),
+    ("freshet_join_files", "Files that have been written.", lambda s: s.files),
+)
+GAUGES: tuple[Family, ...] = (
+    ("freshet_join_waiting_rows", "Rows whose window lasts.", lambda s: s.waiting),
+    ("freshet_join_held_outcomes", "Outcomes whose row has not been seen.", lambda s: s.held),
+    ("freshet_join_emitted_rows", "Rows that a late outcome would find.", lambda s: s.emitted),
+    ("freshet_join_late_share", "Share of the positives that come late.", lambda s: s.late_share),
+    ("freshet_join_calibration", "Mean score over mean label of the newest window.", lambda s: s.calibration),
+    ("freshet_join_recordings_timestamp_seconds", "Recordings are read up to, Unix time.", lambda s: _since(s.rows_s)),
+    ("freshet_join_outcomes_timestamp_seconds", "Outcomes are read up to, Unix time.", lambda s: _since(s.outcomes_s)),
+    ("freshet_join_streams_up", "1 while both streams can be read.", lambda s: float(not s.trouble)),
+)
+
+
+class JoinMetrics(Collector):
+    """Families of one join."""
+
+    def __init__(self, model: Callable[[], str], standing: Callable[[], JoinStanding]) -> None:
+        self._model, self._standing = model, standing
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        standing, model = self._standing(), self._model()
+        for families, make in ((COUNTERS, CounterMetricFamily), (GAUGES, GaugeMetricFamily)):
+            for name, told, value in families:
+                family: Any = make(name, told, labels=["model"])
+                family.add_metric([model], value(standing))
+                yield family
+
+
+def _since(unix_s: float) -> float:
+    return unix_s if math.isfinite(unix_s) else 0.0

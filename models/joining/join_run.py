@@ -1,0 +1,443 @@
+"""`freshet join`: recordings and outcomes in, labelled rows out, exactly once from the recording on.
+
+Both streams are read side by side, the one that is behind first, so that however much lies there only rows and outcomes
+of about the same times are in memory. A row leaves once outcomes have been read for wait_s, and lag_s more, after it.
+
+Invariants
+- What has been emitted is a prefix of the recordings' rows, and the state that says so is in the file that emits it
+  (models.joining.joined_folder). A kill at any moment costs what has been read since, which is read again.
+- A journal's line is durable before rows of its piece are matched (models.streams.stream_journal), so numbers in a
+  state
+  mean the same rows after a crash.
+- A file has rows of one set of columns; freshet.late tells those that are there once more.
+
+Threads: one runs; any may ask where it stands, and stop it. Memory: MOST_WAITING rows at most, after which recordings
+are read no further until some have left (models.joining.matching says what each costs); 13 bytes for each row of the
+last late_s seconds, read from the joined folder at the start.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from models.data.source import Batch, Schema
+from models.joining.emitted_rows import EmittedRows, RowPlace
+from models.joining.join_settings import JoinSettings
+from models.joining.join_windows import JoinWindows, write_lines
+from models.joining.joined_folder import BOOKS, LABEL, LATE, JoinedFolder, labelled, seconds
+from models.joining.late_share import LateShare
+from models.joining.matching import JoinCounts, LateHit, Matcher, OpenOutcomes, WaitingRow, counts_from
+from models.joining.recording_folder import RecordingFolder, score_column
+from models.joining.timed_stream import TimedStream
+from models.streams.followed_source import FollowedSource
+from models.streams.open_rows import open_stream
+from models.streams.stream import Stream
+from models.streams.stream_journal import StreamJournal
+from processor.errors import BadInput
+from processor.package.recording_columns import GENERATION, REQUEST, TIME
+
+FORMAT = "freshet-join/1"
+MOST_WAITING = 10_000_000
+MANY_HELD = 200_000
+WINDOWS = f"{BOOKS}/windows"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreSums:
+    """What a generation scored rows whose window has ended: sums of scores and of labels that came in time."""
+
+    scores: float
+    labels: float
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinStanding:
+    """Where a join stands. waiting, held, emitted: rows whose window lasts, outcomes without a row, rows that a late
+    outcome would find. rows_s, outcomes_s: up to which times the streams have been read. rejected: rows of both streams
+    that are not sound. lost_files: of recordings, gone before they were read. calibration: of the newest window."""
+
+    counts: JoinCounts = field(default_factory=JoinCounts)
+    files: int = 0
+    waiting: int = 0
+    held: int = 0
+    emitted: int = 0
+    rejected: int = 0
+    lost_files: int = 0
+    lost_outcomes: int = 0
+    late_share: float = 0.0
+    calibration: float = float("nan")
+    rows_s: float = 0.0
+    outcomes_s: float = 0.0
+    trouble: str = ""
+
+
+class JoinRun:
+    """One join; goes on by itself where its folder was left."""
+
+    def __init__(
+        self,
+        settings: JoinSettings,
+        unix_s: Callable[[], float] = time.time,
+        tell: Callable[[str, Mapping[str, ScoreSums]], None] | None = None,
+        outcomes: Stream | None = None,
+    ) -> None:
+        """tell: is given (model, sums by generation) of every file, after it is there. outcomes: in place of what
+        settings name. Raises BadInput, or Corrupt, in one line."""
+        self.settings, self._unix_s, self._tell = settings, unix_s, tell or (lambda model, sums: None)
+        self._stopped = threading.Event()
+        mine, theirs = settings.schemas()
+        self._folder = JoinedFolder(Path(settings.out))
+        with ExitStack() as failing:
+            failing.callback(self._folder.close)
+            self._open(outcomes, mine, theirs)
+            failing.pop_all()
+
+    def _open(self, outcomes: Stream | None, mine: Schema, theirs: Schema) -> None:
+        """Opens both streams where the folder's newest file left them."""
+        settings, unix_s = self.settings, self._unix_s
+        state = self._folder.state() or {}
+        self._check(state)
+        self._recordings = RecordingFolder(settings.recordings, settings.model or state.get("model", ""), mine)
+        outcomes = outcomes or open_stream(settings.format, settings.outcomes, theirs)
+        self._journal = self._journal_of("recordings", self._recordings)
+        rows = FollowedSource(self._recordings, self._journal, mine, settings.follow, linger_s=0.0)
+        hits = FollowedSource(outcomes, self._journal_of("outcomes", outcomes), theirs, settings.follow, linger_s=0.0)
+        known = OpenOutcomes.from_json(state["outcomes"]) if state else OpenOutcomes()
+        self._rows = TimedStream(rows, state.get("recordings", 0), unix_s)
+        self._hits = TimedStream(hits, known.first, unix_s)
+        self._share = LateShare(settings.wait_s, settings.late_s, state.get("share"))
+        self._windows = JoinWindows(settings.window_s, state.get("windows"))
+        self._emitted = EmittedRows()
+        self._until_s: float = state.get("until_s", float("-inf"))
+        self._read_before = known.end
+        self._recall(state.get("oldest_late", 0))
+        counts = counts_from(state["counts"]) if state else JoinCounts()
+        self._matcher = Matcher(settings.wait_s, settings.late_s, self._emitted.find, known, counts)
+        self._next_row: int = state.get("recordings", 0)
+        # What a restart reads again: rows and outcomes from these numbers on.
+        self._kept = self._next_row, known.first
+        self._committed_s = unix_s()
+        self._late_share, self._calibration = self._share.share(self._until_s), float("nan")
+
+    @property
+    def model(self) -> str:
+        """The model whose recordings are joined; "" as long as there are none."""
+        return self._recordings.model
+
+    def run(self) -> None:
+        """Joins until stop(), or, where it does not follow, what is there."""
+        try:
+            while not self._stopped.is_set() and not (self._rows.ended and self._hits.ended):
+                self.turn()
+            self.commit(ending=True)
+        finally:
+            self._folder.close()
+            for arrivals in (self._rows, self._hits):
+                arrivals.source.close()
+
+    def stop(self) -> None:
+        """Ends run() after what it is at; for any thread."""
+        self._stopped.set()
+
+    def turn(self) -> None:
+        """Takes what has come of the stream that is behind, and emits what is due, if it is time."""
+        full = len(self._matcher) >= MOST_WAITING
+        ahead = self._rows.read_s > self._hits.read_s or full or self._rows.ended
+        if ahead and not self._hits.ended:
+            # A stream that cannot be read is behind all the time: then the other one goes on.
+            if not self._take_hits() and not full and not self._rows.ended:
+                self._take_rows()
+        elif not self._rows.ended and not self._take_rows() and not self._hits.ended:
+            self._take_hits()
+        if self._matcher.held > MANY_HELD:
+            self._give_up()
+        self.commit()
+
+    def commit(self, ending: bool = False) -> None:
+        """Emits what is due, once every_s seconds have passed or a whole file's rows are due; ending: now."""
+        due = self._unix_s() - self._committed_s >= self.settings.every_s
+        while (
+            due
+            or ending
+            or len(self._matcher.due(self._outcomes_until_s, self.settings.file_rows)) == self.settings.file_rows
+        ):
+            due = False
+            self._committed_s = self._unix_s()
+            self._reach()
+            self._give_up()
+            emitted = self._emit()
+            if emitted or ending:
+                self._report()
+            self._forget()
+            if not emitted:
+                break
+
+    def standing(self) -> JoinStanding:
+        """Where the join stands, for any thread."""
+        intakes = self._rows.source.intake(), self._hits.source.intake()
+        return JoinStanding(
+            counts=JoinCounts(**asdict(self._matcher.counts)),
+            files=self._folder.next - 1,
+            waiting=len(self._matcher),
+            held=self._matcher.held,
+            emitted=len(self._emitted),
+            rejected=sum(intake.rejected for intake in intakes),
+            lost_files=self._recordings.lost_files,
+            lost_outcomes=intakes[1].lost,
+            late_share=self._late_share,
+            calibration=self._calibration,
+            rows_s=self._rows.read_s,
+            outcomes_s=self._hits.read_s,
+            trouble="; ".join(intake.trouble for intake in intakes if intake.trouble),
+        )
+
+    @property
+    def _outcomes_until_s(self) -> float:
+        """Outcomes of times before this have been read."""
+        return self._hits.read_s - self.settings.lag_s
+
+    def _take_rows(self) -> bool:
+        batch = self._rows.next()
+        if batch is not None:
+            times_s = batch.time.tolist() if batch.time is not None else []
+            self._matcher.take_rows(batch.start, times_s, _keys(batch, self._rows.source.schema))
+        return batch is not None
+
+    def _take_hits(self) -> bool:
+        batch = self._hits.next()
+        if batch is not None:
+            times_s = batch.time.tolist() if batch.time is not None else []
+            values = batch.label.tolist() if self.settings.value else [1.0] * len(batch)
+            self._matcher.take_outcomes(batch.start, times_s, values, _keys(batch, self._hits.source.schema))
+        return batch is not None
+
+    def _emit(self) -> int:
+        """Emits the first rows that are due, and rows once more that have become positives, as far as they have the
+        same columns; how many rows have left and outcomes are done."""
+        due = self._matcher.due(self._outcomes_until_s, self.settings.file_rows)
+        count, rows = self._recordings.recorded(self._journal, [row.number for row in due]) if due else (0, None)
+        due = due[:count]
+        if due:
+            self._next_row = due[-1].number + 1
+        if due and rows is None:
+            self._matcher.leave(count, None)
+            return count
+        late, more, refused = self._corrections(rows)
+        self._matcher.close([one.hit for one in refused], "too_late")
+        tables = [table for table in (rows, more) if table is not None]
+        if not tables:
+            return len(refused)
+        values = np.array([self._matcher.in_time(row) for row in due])
+        weights = self._count_rows(rows, values) if rows is not None else np.zeros(0)
+        corrected = np.array([one.hit.value for one in late])
+        if more is not None:
+            self._count_late(more, late, corrected)
+        # Rows keep their order, and corrections are spread among them: a batch of positives alone would mislead who
+        # learns it.
+        places = np.concatenate([(np.arange(n) + 0.5) / max(1, n) for n in (count, len(late))])
+        order = np.argsort(places, kind="stable")
+        at = np.argsort(order)[:count].tolist()
+        table = labelled(
+            pa.concat_tables(tables).combine_chunks().take(pa.array(order)),
+            np.concatenate([values, np.ones(len(late))])[order],
+            np.concatenate([weights, corrected])[order],
+            order >= count,
+        )
+        self._commit_file(due, at, values, late, table)
+        if rows is not None:
+            self._tell(self.model, _by_generation(rows, _scores(rows, self.settings.score), values))
+        return count + len(late) + len(refused)
+
+    def _count_rows(self, rows: pa.Table, values: np.ndarray) -> np.ndarray:
+        """Counts rows that leave; how much each is to weigh."""
+        times_s, scores = seconds(rows[TIME]), _scores(rows, self.settings.score)
+        weights = np.where(values > 0, 1.0, self._share.weights(scores, self._until_s))
+        self._share.add_rows(times_s, scores, values)
+        each = np.ones(len(values))
+        self._windows.add(times_s, rows=each, positives=values, scores=scores, weights=weights)
+        return weights
+
+    def _count_late(self, rows: pa.Table, late: list[LateHit], values: np.ndarray) -> None:
+        times_s = seconds(rows[TIME])
+        self._share.add_late(times_s, np.array([one.hit.time_s for one in late]) - times_s, values)
+        self._windows.add(times_s, late=values, weights=values)
+
+    def _corrections(self, rows: pa.Table | None) -> tuple[list[LateHit], pa.Table | None, list[LateHit]]:
+        """Late outcomes with their rows, of the columns of `rows` where there are any, and those that cannot be
+        corrected; neither waits any more."""
+        taken: list[LateHit] = []
+        refused: list[LateHit] = []
+        tables: list[pa.Table] = []
+        by_file: dict[int, list[LateHit]] = {}
+        for one in self._matcher.late[: self.settings.file_rows]:
+            by_file.setdefault(one.place.file, []).append(one)
+        for number, mine in sorted(by_file.items()):
+            table = self._folder.recorded(number, [one.place.row for one in mine])
+            if table is None:
+                refused += mine
+                continue
+            like = rows if rows is not None else (tables or [table])[0]
+            if not table.schema.equals(like.schema, check_metadata=True):
+                continue
+            fits = self._fits(table, mine)
+            taken += [one for one, fit in zip(mine, fits) if fit]
+            refused += [one for one, fit in zip(mine, fits) if not fit]
+            tables.append(table.filter(pa.array(fits)))
+        done = {one.hit.number for one in (*taken, *refused)}
+        self._matcher.late = [one for one in self._matcher.late if one.hit.number not in done]
+        return taken, pa.concat_tables(tables) if taken else None, refused
+
+    def _commit_file(
+        self, due: list[WaitingRow], at: list[int], values: np.ndarray, late: list[LateHit], table: pa.Table
+    ) -> None:
+        """Writes a file, with the state that it completes. at: where in it each row that leaves is."""
+        number, overdue = self._folder.next, len(self._matcher.late)
+        self._matcher.leave(len(due), [RowPlace(number, row) for row in at])
+        self._matcher.close([one.hit for one in late], "late")
+        newest_s = max((row.time_s for row in due), default=None)
+        self._write(table, newest_s)
+        if due and newest_s is not None and self.settings.late_s:
+            self._emitted.add(number, [row.key for row in due], np.array(at), values > 0, newest_s)
+            # Those whose correction is on its way are positives as well.
+            self._emitted.find([one.key for one in self._matcher.late[overdue:]])
+
+    def _fits(self, table: pa.Table, lates: list[LateHit]) -> np.ndarray:
+        """Whether each is the row that its outcome means (a hash may be another's), and recent enough. bool [n]"""
+        keys, times_s = self._keys_of(table), seconds(table[TIME])
+        return np.array(
+            [
+                key == late.key and late.hit.time_s - time_s <= self.settings.late_s
+                for late, key, time_s in zip(lates, keys, times_s.tolist())
+            ],
+            bool,
+        )
+
+    def _write(self, table: pa.Table, newest_s: float | None) -> None:
+        self._give_up()
+        outcomes = self._matcher.open_outcomes()
+        state = {
+            "format": FORMAT,
+            "model": self.model,
+            "settings": self.settings.lasting(),
+            "recordings": self._next_row,
+            "outcomes": outcomes.to_json(),
+            "counts": asdict(self._matcher.counts),
+            "share": self._share.to_json(),
+            "windows": self._windows.to_json(),
+            "until_s": self._until_s,
+            # Of the rows that left with this file.
+            "newest_s": newest_s,
+            # Corrections that are still to be made find their rows from this file on.
+            "oldest_late": min((late.place.file for late in self._matcher.late), default=self._folder.next),
+        }
+        try:
+            self._folder.write(table, state)
+        except OSError as error:
+            raise BadInput(f"--out: a folder that can be written wanted: {error.strerror}") from None
+        self._kept = self._next_row, outcomes.first
+
+    def _report(self) -> None:
+        """Writes the windows' lines."""
+        self._reach()
+        self._late_share = self._share.share(self._until_s)
+        lines = self._windows.lines(self._late_share, self._until_s - max(self.settings.wait_s, self.settings.late_s))
+        write_lines(self._folder.folder / WINDOWS, lines)
+        told = [line for line in lines if line["calibration"] is not None]
+        self._calibration = told[-1]["calibration"] if told else float("nan")
+
+    def _reach(self) -> None:
+        """Up to which time all is decided that has been read."""
+        self._until_s = max(self._until_s, min(self._outcomes_until_s, self._matcher.settled_s))
+
+    def _give_up(self) -> None:
+        """Outcomes whose row would have been read by now are unmatched."""
+        before_s = self._rows.read_s - self.settings.lag_s - self.settings.wait_s
+        times_s = np.array(self._matcher.give_up(before_s))
+        if len(times_s):
+            self._windows.add(times_s, unmatched=np.ones(len(times_s)))
+
+    def _forget(self) -> None:
+        """Lets go of what nothing can need any more."""
+        oldest_s = self._until_s - max(self.settings.wait_s, self.settings.late_s) - self.settings.lag_s
+        if self._hits.position >= self._read_before:
+            self._emitted.forget(oldest_s)
+        self._windows.forget(oldest_s - self.settings.window_s)
+        self._share.forget(self._until_s)
+        self._rows.source.forget(lambda: self._kept[0])
+        self._hits.source.forget(lambda: self._kept[1])
+
+    def _recall(self, oldest: int) -> None:
+        """Finds the rows that have been emitted in the last late_s seconds, those of files from number `oldest` on, and
+        which of them are positives."""
+        if not self.settings.late_s:
+            return
+        oldest_s, corrected = self._until_s - self.settings.late_s - self.settings.lag_s, []
+        for number in self._folder.newest_first():
+            state = self._folder.state_of(number)
+            newest_s = state["newest_s"]
+            if newest_s is not None and newest_s < oldest_s and number < oldest:
+                break
+            table = self._folder.columns(number, [REQUEST, self.settings.key_column, LABEL, LATE])
+            late = table[LATE].to_numpy()
+            corrected += self._keys_of(table.filter(pa.array(late)))
+            if newest_s is not None:
+                left = np.flatnonzero(~late)
+                keys = self._keys_of(table.take(pa.array(left)))
+                self._emitted.add(number, keys, left, table[LABEL].to_numpy()[left] > 0, newest_s)
+        self._emitted.find(corrected)
+
+    def _keys_of(self, table: pa.Table) -> list[bytes]:
+        mine = table.select([REQUEST, self.settings.key_column])
+        requests, names = (column.to_pylist() for column in mine.columns)
+        return [_key((request or "").encode(), name) for request, name in zip(requests, names)]
+
+    def _journal_of(self, name: str, stream: Stream) -> StreamJournal:
+        return StreamJournal(self._folder.books / f"{name}.journal", stream.identity)
+
+    def _check(self, state: dict[str, Any]) -> None:
+        if not state:
+            return
+        if state.get("format") != FORMAT:
+            raise BadInput(f"--out: a folder of format {FORMAT!r} wanted, got {str(state.get('format'))[:40]!r}")
+        begun = {**state["settings"], "model": state["model"]}
+        asked = {**self.settings.lasting(), "model": self.settings.model or state["model"]}
+        for name, value in begun.items():
+            if asked[name] != value:
+                raise BadInput(f"--{name}: {value} wanted, which --out was begun with, got {asked[name]}")
+
+
+def _keys(batch: Batch, schema: Schema) -> list[bytes]:
+    """What each row is known by: its request and its row number or item."""
+    columns: list[Any] = [batch.columns[name] for name in schema.names]
+    requests, names = columns
+    return [_key(request, name) for request, name in zip(requests.tolist(), names.tolist())]
+
+
+def _key(request: bytes, name: int | str | bytes) -> bytes:
+    """The length in front tells any two pairs apart."""
+    named = b"%d" % name if isinstance(name, int) else name.encode() if isinstance(name, str) else name
+    return len(request).to_bytes(4, "little") + request + named
+
+
+def _scores(table: pa.Table, score: str) -> np.ndarray:
+    """float64 [n]; 0 for a score that is no number."""
+    return np.nan_to_num(np.asarray(table[score_column(table, score)].to_numpy(), np.float64))
+
+
+def _by_generation(table: pa.Table, scores: np.ndarray, labels: np.ndarray) -> dict[str, ScoreSums]:
+    generations = np.array(table[GENERATION].to_pylist())
+    found = {}
+    for generation in np.unique(generations).tolist():
+        mine = generations == generation
+        found[generation] = ScoreSums(float(scores[mine].sum()), float(labels[mine].sum()), int(mine.sum()))
+    return found

@@ -1,0 +1,176 @@
+"""The recordings of one model as a stream: the files of its servers' recorders, in the order of their first rows.
+
+Servers and workers record side by side, each into files of its own; what is found together is put in the order of time,
+so that rows of one moment are near each other. Files of other models have no rows here. A recorder deletes its oldest
+files: those that are gone before they were read are known by the numbers that are missing, those that are gone before
+their rows' window ends by their rows. Row numbers are the journal's (models.streams.stream_journal).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from models.data.source import Schema
+from models.joining.joined_folder import rows_of
+from models.streams.arrived_rows import Rejected, Rows
+from models.streams.growing_folder import GrowingFolder
+from models.streams.stream import Segment, Unread
+from models.streams.stream_journal import StreamJournal
+from processor.errors import BadInput
+from processor.package.recording_columns import METADATA, OUTPUT
+
+_NAME = re.compile(r".*-(?P<recorder>[^-]+)-(?P<at_ms>\d+)-(?P<number>\d+)\.parquet")
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """The numbers of a recorder's files: the newest, and how many are missing before it."""
+
+    newest: int
+    missing: int = 0
+
+
+class RecordingFolder:
+    """A Stream of one model's recordings."""
+
+    def __init__(self, folder: str, model: str, schema: Schema) -> None:
+        """model: "": of the only model that is there."""
+        self._folder, self._model = Path(folder), model
+        self._files = GrowingFolder(folder, schema)
+        self._recorders: dict[str, _Numbers] = {}
+        self.lost_rows = 0
+
+    @property
+    def identity(self) -> str:
+        return "recordings"
+
+    @property
+    def model(self) -> str:
+        """The model; "" as long as nothing tells which."""
+        return self._model
+
+    @property
+    def lost_files(self) -> int:
+        """Files that were gone before anybody read them, of recorders that have been seen."""
+        return sum(max(0, numbers.missing) for numbers in tuple(self._recorders.values()))
+
+    def begin(self, known: Sequence[Segment]) -> None:
+        self._files.begin(known)
+        for segment in known:
+            self._number(segment.where["file"])
+            if segment.rows:
+                self._model = self._model or segment.where["model"]
+                if self._model != segment.where["model"]:
+                    raise BadInput(f"--model: {segment.where['model']} wanted, which --out was begun with")
+
+    def poll(self, wait_s: float) -> list[Segment]:
+        found = sorted(((*self._begins(one), one) for one in self._files.poll(wait_s)), key=lambda part: part[0])
+        segments = []
+        for _, model, segment in found:
+            self._number(segment.where["file"])
+            if segment.rows and not self._model:
+                self._model = model
+                others = {one for _, one, rows in found if rows.rows} - {model}
+                if others:
+                    raise BadInput(f"--model: one of {', '.join(sorted({model, *others}))} wanted")
+            mine = segment.rows if model == self._model else 0
+            segments.append(Segment({**segment.where, "model": model}, mine))
+        return segments
+
+    def read(self, segment: Segment) -> Iterator[Rows | Rejected]:
+        if not segment.rows:
+            return
+        if not (self._folder / segment.where["file"]).is_file():
+            self.lost_rows += segment.rows
+            return
+        yield from self._files.read(segment)
+
+    def forgets(self, segment: Segment) -> bool:
+        return self._files.forgets(segment)
+
+    def unread(self) -> Unread:
+        return self._files.unread()
+
+    def close(self) -> None:
+        self._files.close()
+
+    def recorded(self, journal: StreamJournal, numbers: Sequence[int]) -> tuple[int, pa.Table | None]:
+        """The first rows of `numbers`, ascending, that have the same columns, and how many they are; None where they
+        are gone."""
+        count = 0
+        tables: list[pa.Table] = []
+        for first, segment in journal.since(numbers[0]):
+            mine = [number - first for number in numbers[count:] if number < first + segment.rows]
+            if not mine:
+                break
+            try:
+                rows = rows_of(self._folder / segment.where["file"], mine)
+            except FileNotFoundError:
+                if not tables:
+                    return len(mine), None
+                break
+            if tables and not rows.schema.equals(tables[0].schema, check_metadata=True):
+                break
+            tables.append(rows)
+            count += len(mine)
+            if count == len(numbers):
+                break
+        return count, pa.concat_tables(tables).combine_chunks()
+
+    def _begins(self, segment: Segment) -> tuple[tuple[int, str], str]:
+        """Where a file stands among others, and whose requests it has."""
+        name = segment.where["file"]
+        told = _NAME.fullmatch(name)
+        return (int(told["at_ms"]) if told else 0, name), str(_about(self._folder / name).get("model", ""))
+
+    def _number(self, name: str) -> None:
+        told = _NAME.fullmatch(name)
+        if told is None:
+            return
+        key, number = f"{PurePosixPath(name).parent}/{told['recorder']}", int(told["number"])
+        known = self._recorders.get(key)
+        if known is None or number == 1:
+            # The first that is seen of a recorder, or of one that has begun anew.
+            self._recorders[key] = _Numbers(number, known.missing if known else 0)
+        elif number > known.newest:
+            known.missing += number - known.newest - 1
+            known.newest = number
+        else:
+            known.missing -= 1
+
+
+def score_column(table: pa.Table, score: str) -> str:
+    """The column of the output that a row was scored by; raises BadInput."""
+    scalar: list[str] = [name for name in table.column_names if name.startswith(OUTPUT)]
+    scalar = [name for name in scalar if pa.types.is_floating(table.schema.field(name).type)]
+    if score and OUTPUT + score in scalar:
+        return OUTPUT + score
+    if score or not scalar:
+        told = ", ".join(name.removeprefix(OUTPUT) for name in scalar) or "none"
+        raise BadInput(f"--score: an output of one number a row wanted, got {score!r}; recorded: {told}")
+    return scalar[0]
+
+
+def first_recording(folder: str) -> pa.Schema:
+    """The columns of any recording; raises BadInput where there is none."""
+    for path in sorted(Path(folder).rglob("*.parquet")):
+        if not path.name.startswith((".", "_")) and _about(path):
+            return pq.read_schema(path)
+    raise BadInput("--recordings: a folder with a recording wanted, to tell what --key is, found none")
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """What a recording says of its columns; {} for any other file."""
+    try:
+        said = json.loads((pq.read_schema(path).metadata or {}).get(METADATA, b"{}"))
+    except (OSError, ValueError, pa.ArrowException):
+        return {}
+    return said if isinstance(said, dict) else {}

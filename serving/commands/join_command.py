@@ -1,0 +1,142 @@
+"""`freshet join`: recordings and outcomes, as rows that `freshet train` learns."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from processor.errors import FreshetError
+from serving.commands.admin_client import AdminClient, quoted
+from serving.commands.orderly_end import end_gently
+
+if TYPE_CHECKING:
+    from models.joining.join_run import JoinStanding, ScoreSums
+
+TELL_TIMEOUT_S = 5.0
+SHOWN_WINDOWS = 12
+
+
+def join(
+    recordings: Annotated[str, typer.Option(help="Folder that servers record to.")],
+    outcomes: Annotated[
+        str, typer.Option(help="What came of it: a folder of Parquet files, redis://host/stream, kafka://host/topic.")
+    ],
+    out: Annotated[str, typer.Option(help="Folder that the labelled rows are written to.")],
+    model: Annotated[str, typer.Option(help="Whose recordings; left out: of the only model that is there.")] = "",
+    key: Annotated[
+        str, typer.Option(help="What an outcome names beside its request: row, or a feature such as item_id.")
+    ] = "row",
+    request_column: Annotated[str, typer.Option(help="Column of outcomes: the request's id.")] = "request",
+    time_column: Annotated[str, typer.Option(help="Column of outcomes: when it came about.")] = "time",
+    value_column: Annotated[
+        str, typer.Option(help="Column of outcomes: the label, 0 to 1; left out: each is a 1.")
+    ] = "",
+    score: Annotated[str, typer.Option(help="Output that is a probability; left out: the first.")] = "",
+    wait: Annotated[float, typer.Option(help="Seconds for which a row waits for an outcome.")] = 600.0,
+    late: Annotated[float, typer.Option(help="Seconds for which a late outcome corrects; 0: never.")] = 86400.0,
+    lag: Annotated[float, typer.Option(help="Seconds after which recordings and outcomes can be read.")] = 120.0,
+    every: Annotated[float, typer.Option(help="Seconds between two files.")] = 30.0,
+    file_rows: Annotated[int, typer.Option(help="Rows of a file, at most.")] = 16384,
+    window: Annotated[float, typer.Option(help="Seconds of a window of the report.")] = 600.0,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes.")] = False,
+    admin: Annotated[str, typer.Option(help="Admin port that is told of calibration: http://host:8502.")] = "",
+    admin_token: Annotated[
+        str, typer.Option(envvar="FRESHET_ADMIN_TOKEN", help="Bearer token; better set in the environment.")
+    ] = "",
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Answer /metrics for Prometheus on this port; 0: on none.")
+    ] = 0,
+    metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port is opened on.")] = "127.0.0.1",
+) -> None:
+    """Joins what was served with what came of it. Run again after a kill to go on."""
+    from models.joining.join_metrics import JoinMetrics
+    from models.joining.join_run import JoinRun
+    from models.joining.join_settings import JoinSettings
+    from models.runs.train_metrics import serve_metrics
+
+    settings = JoinSettings(
+        recordings, outcomes, out, model, key, request_column, time_column, value_column, score, wait, late, lag, every,
+        window, file_rows, follow,
+    )  # fmt: skip
+    console = Console()
+    teller = CalibrationTeller(AdminClient(admin, admin_token, TELL_TIMEOUT_S), console) if admin else None
+    run = JoinRun(settings, tell=teller)
+    end_gently(run.stop)
+    if metrics_port:
+        serve_metrics(JoinMetrics(lambda: run.model, run.standing), metrics_host, metrics_port)
+    if follow and console.is_terminal:
+        with Live(console=console, get_renderable=lambda: line(run.standing(), time.time()), transient=True):
+            run.run()
+    else:
+        run.run()
+    console.print(report(run.standing(), Path(out)), highlight=False)
+
+
+class CalibrationTeller:
+    """Tells a server what came of the scores of its generations. One that does not answer is told of the next file's:
+    a joined row is there whether anybody was told or not."""
+
+    def __init__(self, client: AdminClient, console: Console) -> None:
+        self._client, self._console = client, console
+        self._trouble = ""
+
+    def __call__(self, model: str, sums: Mapping[str, ScoreSums]) -> None:
+        trouble = ""
+        for generation, one in sums.items():
+            evidence = {"generation": generation, "scores": one.scores, "labels": one.labels, "rows": one.rows}
+            try:
+                self._client.send_json("POST", f"/admin/models/{quoted(model)}/calibration", evidence)
+            except FreshetError as error:
+                trouble = str(error)
+                break
+        if trouble and trouble != self._trouble:
+            self._console.print(f"calibration was not told: {trouble}", highlight=False, markup=False)
+        self._trouble = trouble
+
+
+def line(standing: JoinStanding, unix_s: float) -> str:
+    """Where a join stands, in one line."""
+    counts = standing.counts
+    told = f"{counts.rows:,} rows, {counts.positives:,} positives, {counts.late:,} late, {standing.waiting:,} wait"
+    if math.isfinite(standing.outcomes_s):
+        told += f", {max(0.0, unix_s - standing.outcomes_s):,.0f} s behind"
+    return f"{told}; {standing.trouble}" if standing.trouble else told
+
+
+def report(standing: JoinStanding, out: Path) -> Table:
+    """What has become of everything, and the newest windows."""
+    from models.joining.join_run import WINDOWS
+    from models.joining.join_windows import newest_lines
+
+    counts = standing.counts
+    fates = {
+        "late": counts.late,
+        "too late": counts.too_late,
+        "unmatched": counts.unmatched,
+        "duplicates": counts.duplicates,
+        "not sound": standing.rejected,
+        "repeated rows": counts.repeated,
+        "lost rows": counts.lost,
+        "lost recordings": standing.lost_files,
+    }
+    told = ", ".join(f"{count:,} {name}" for name, count in fates.items() if count)
+    title = f"{counts.rows:,} rows, {counts.positives:,} positives in time" + (f", {told}" if told else "")
+    title += f"; {standing.waiting:,} rows wait, {standing.held:,} outcomes wait for a row"
+    table = Table(title=title, box=None, pad_edge=False, title_justify="left")
+    for name in ("window", "rows", "positives", "late", "unmatched", "mean score", "mean label", "calibration"):
+        table.add_column(name, justify="left" if name == "window" else "right")
+    for window in newest_lines(out / WINDOWS, SHOWN_WINDOWS):
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(window["window"]))
+        sums = [f"{window[name]:,.0f}" for name in ("rows", "positives", "late", "unmatched")]
+        label = window["mean_label" if window["complete"] else "expected_label"]
+        calibration = "" if window["calibration"] is None else f"{window['calibration']:.3f}"
+        table.add_row(began, *sums, f"{window['mean_score']:.4f}", f"{label:.4f}", calibration)
+    return table
