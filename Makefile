@@ -1,7 +1,7 @@
 # Every target sets up .venv by itself; only Python 3.11+ and make are needed.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := train,client,openvino,xla
+EXTRAS := train,client,openvino,xla,mpi
 DEMO_ARGS ?=
 DATA ?=
 BENCH_ARGS ?=
@@ -20,7 +20,7 @@ KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict-lookup bench-growth bench-data bench-admission bench-tiers bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -70,11 +70,23 @@ bench-train: .venv/.dev .venv/.kernels ## steps of training beside Keras' and Py
 bench-quality: .venv/.dev .venv/.kernels ## AUC beside Keras' and FuxiCTR's on MovieLens-1M; FRESHET_FUXICTR_PYTHON=a Python that has it; loadtest/results/train-quality.md
 	$(BIN)/python -m loadtest.bench.training.quality_race $(BENCH_ARGS)
 
+verdict: verdict-lookup verdict-loadgen verdict-perf-analyzer ## all three, and loadtest/results/verdict.md
+	$(BIN)/python -m loadtest.bench.verdict.verdict_page
+
+verdict-loadgen: .venv/.dev .venv/.kernels ## the server judged by MLCommons' LoadGen; loadtest/results/verdict-loadgen.md
+	$(BIN)/python -m loadtest.bench.verdict.loadgen_judge $(BENCH_ARGS)
+
+verdict-perf-analyzer: .venv/.dev .venv/.kernels ## the server measured by Triton's perf_analyzer, which FRESHET_PERF_ANALYZER names; loadtest/results/verdict-perf-analyzer.md
+	$(BIN)/python -m loadtest.bench.verdict.perf_analyzer_judge $(BENCH_ARGS)
+
 verdict-lookup: .venv/.dev .venv/.kernels ## lookups and pooling beside FBGEMM's CPU kernel; FRESHET_FBGEMM_PYTHON=a Python that has it; loadtest/results/verdict-lookup.md
 	$(BIN)/python -m loadtest.bench.verdict.lookup_race $(BENCH_ARGS)
 
 bench-growth: .venv/.dev .venv/.kernels ## a step of training while its table grows from 1 to 50 million rows; loadtest/results/train-growth.md
 	$(BIN)/python -m loadtest.bench.training.growth $(BENCH_ARGS)
+
+bench-processes: .venv/.dev .venv/.kernels ## two processes of one core each that learn together, beside one; loadtest/results/train-processes.md
+	$(BIN)/python -m loadtest.bench.training.process_race $(BENCH_ARGS)
 
 bench-data: .venv/.dev .venv/.kernels ## Parquet into batches against CSV and pyarrow alone
 	$(BIN)/python -m loadtest.bench.bench_data $(BENCH_ARGS)
@@ -82,8 +94,16 @@ bench-data: .venv/.dev .venv/.kernels ## Parquet into batches against CSV and py
 bench-admission: .venv/.dev .venv/.kernels ## admission, eviction and hashed tables: rows and bytes against AUC, on ml-1m and criteo
 	$(BIN)/python -m loadtest.bench.bench_admission $(BENCH_ARGS)
 
+bench-guard: .venv/.dev .venv/.kernels ## what the guard holds of good streams and of bad deltas, and what it costs; loadtest/results/guard.md
+	$(BIN)/python -m loadtest.bench.bench_guard $(BENCH_ARGS)
+bench-join: .venv/.dev .venv/.kernels ## labels that come late, joined and learned, against true ones; loadtest/results/join.md
+	$(BIN)/python -m loadtest.bench.training.late_labels $(BENCH_ARGS)
+
 bench-tiers: .venv/.dev .venv/.kernels ## tables four times their memory in training, from the disk; loadtest/results/train-tiers.md
 	$(BIN)/python -m loadtest.bench.training.tier_race $(BENCH_ARGS)
+
+bench-follow: .venv/.dev .venv/.kernels ## served fresh against once a day, by a folder, Redis and Kafka; DATA=folder with ml-1m; loadtest/results/follow.md
+	$(BIN)/python -m loadtest.bench.training.follow_race $(if $(DATA),--data $(DATA)) $(BENCH_ARGS)
 
 bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
 	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)

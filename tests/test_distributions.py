@@ -90,7 +90,7 @@ def test_every_line_that_says_what_to_install_names_a_distribution_and_extras_th
 
 def test_every_library_that_a_message_can_ask_for_is_brought_by_its_extra():
     extras = SERVING["project"]["optional-dependencies"]
-    brought = {"tensorflow": "tensorflow-cpu"}
+    brought = {"tensorflow": "tensorflow-cpu", "confluent_kafka": "confluent-kafka"}
     for library, extra in EXTRA_OF.items():
         assert brought.get(library, library) in {requirement(line) for line in extras[extra]}, library
 

@@ -42,6 +42,10 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/package/test_delta.py",
         "tests/processor/package/test_repository.py",
     ),
+    "processor/package/recording_columns.py": (
+        "tests/models/joining/test_recording_folder.py",
+        "tests/serving/telemetry/test_recorder.py",
+    ),
     "processor/package/rowtypes.py": (
         "tests/processor/tables/test_quantise.py",
         "tests/processor/tables/test_table.py",
@@ -114,6 +118,16 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     ),
     "models/zoo/architectures.py": ("tests/models/zoo/test_arch.py",),
     "models/zoo/layers.py": ("tests/models/zoo/test_deepfm.py", "tests/models/zoo/test_dlrm.py"),
+    "models/streams/stream.py": (
+        "tests/models/streams/test_followed_source.py",
+        "tests/models/streams/test_growing_folder.py",
+    ),
+    "models/training/stream_guard.py": ("tests/models/training/test_loop_follow.py",),
+    "models/training/full_versions.py": (
+        "tests/models/training/test_loop_versions.py",
+        "tests/models/training/test_loop_follow.py",
+    ),
+    "models/training/stream_quality.py": ("tests/models/training/test_loop_versions.py",),
     **found_serving.TESTED_BY,
 }
 """Module -> the test files of others that would fail if it broke; none where it is only ever run by hand."""

@@ -46,9 +46,10 @@ LEVELS = {
     ),
     "models": (
         ("bench",),
-        ("training",),
+        ("parallel",),
+        ("joining", "training"),
         ("runs",),
-        ("dense", "evaluation"),
+        ("dense", "evaluation", "streams"),
         ("analysis", "config"),
         ("data", "embedding", "pipeline", "publishing", "zoo"),
     ),
@@ -68,7 +69,8 @@ LEVELS = {
     ),
     "loadtest": (
         ("__main__",),
-        ("bench", "live", "peers"),
+        ("live", "peers"),
+        ("bench",),
         ("reports",),
         ("load",),
     ),
@@ -78,16 +80,31 @@ MOST_FLAT = 12
 EVERYWHERE = ("serving/commands/", "loadtest/bench/")
 # Peers must compute with the very same kernels and executables, or computing would be compared instead of serving.
 SAME_KERNELS = {"loadtest/peers/same_kernels.py"}
-HEAVY = {"tensorflow", "keras", "torch", "jax", "openvino", "onnxruntime", "tensorrt", "onnx", "tf2onnx", "redis"}
+HEAVY = {
+    "tensorflow",
+    "keras",
+    "torch",
+    "jax",
+    "openvino",
+    "onnxruntime",
+    "tensorrt",
+    "onnx",
+    "tf2onnx",
+    "redis",
+    "mpi4py",
+}
 HEAVY_HOMES = (
     "processor/backends/",
     "compiler/backends/",
     "compiler/frameworks.py",
     "compiler/imports/onnx_graph/",
+    "models/parallel/mpi_ranks.py",
     "models/publishing/keras_callback.py",
     "models/publishing/torch_hook.py",
+    "models/streams/redis_stream.py",
     "processor/tables/remote/redis.py",
     "loadtest/peers/fastapi_tf/",
+    "loadtest/bench/training/follow_race.py",
     "loadtest/bench/training/fuxictr_side.py",
     "loadtest/bench/training/torch_side.py",
     "loadtest/bench/verdict/fbgemm_side.py",

@@ -2,7 +2,7 @@
 
 scenarios       the scenarios of `make bench`
 training        `make bench-train`
-verdict         `make verdict-lookup`
+verdict         `make verdict`
 harness         what scenarios share: repository, payloads, servers, the form of results
 pairs           two things run in turn, compared pair by pair
 bench_report    the page of `make bench`
@@ -11,9 +11,11 @@ bench_tables    `make bench-tables`
 bench_data      `make bench-data`
 bench_defaults  `make bench-defaults`
 bench_admission  `make bench-admission`
+bench_guard     `make bench-guard`
 labelled_tables  the tables of `make bench-defaults`
 bench_passes    what the compiler's passes gain
 bench_useronce  what the user-once division gains
+practice        rows of practice, and what is compiled with them
 bare            the engine with nothing around it
 bench_engine    the engine against the bare loop
 engine_time     processor time of the engine, in whichever checkout is imported
@@ -31,4 +33,4 @@ memory_budget   a memory budget against all rows in memory
 dtypes          smaller rows on real data
 """
 
-__all__: list[str] = []
+__all__ = ["practice"]

@@ -28,7 +28,8 @@ from loadtest.reports.report import machine, origin
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 SCENARIOS = (
-    "saturated", "single", "protocols", "overload", "group", "deltas", "neighbour", "observe", "useronce", "micro",
+    "saturated", "single", "protocols", "overload", "group", "deltas", "switchover", "neighbour", "observe", "useronce",
+    "micro",
 )  # fmt: skip
 ON_DEMAND = ("precision", "layouts", "soak", "before", "chain")
 QUICK = {"rounds": 1, "seconds": 1.0, "micro_rounds": 11, "table_rows": 20_000}

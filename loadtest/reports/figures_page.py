@@ -81,6 +81,10 @@ def peer_runs() -> dict[str, Run]:
             goal = result["goals"].get(str(figure["candidates"])) if figure["what"] == "throughput" else None
             name = f"{figure['what']}, {figure['candidates']}"
             figures[name] = _ratio(figure["ratio"], (">=", goal) if goal else None)
+        for variant in result["variants"][2:]:
+            for figure in variant["figures"]:
+                name = f"compiled, {figure['what']}, {figure['candidates']}"
+                figures[name] = _ratio(figure["ratio"], None)
         found[result["name"]] = Run(_made(result), figures)
     return found
 
@@ -113,6 +117,21 @@ def table_runs() -> dict[str, Run]:
     return {"tables": Run(_made(document), figures)}
 
 
+def judged_runs() -> dict[str, Run]:
+    """What LoadGen said, as one run."""
+    document = _read("verdict-loadgen.json", {})
+    if not document:
+        return {}
+    figures = {}
+    for name, run in document["runs"].items():
+        offline = run["scenario"] == "Offline"
+        rate, most = run["rate" if offline else "due"], document["most" if offline else "possible"]
+        said = "VALID" if run["valid"] else "INVALID"
+        text = f"{said}, {rate:.1f} a second, {rate / most:.2f} of the possible"
+        figures[name] = ReportFigure(text if offline else f"{text}, p99 {run['p99_ms']:.0f} ms")
+    return {"verdict-loadgen": Run(_made(document), figures)}
+
+
 def training_runs() -> dict[str, Run]:
     """The reports of training and of lookups, by name."""
     reports = {"train": steps, "train-quality": quality, "verdict-lookup": lookups}
@@ -135,10 +154,14 @@ def _quartiles(values: Sequence[float]) -> dict[str, float]:
     return {"median": median, "low": low, "high": high, "rounds": len(values)}
 
 
-def _peer(title: str, name: str) -> Section:
+def _peer(title: str, name: str, compiled: bool = False) -> Section:
     lines = {f"throughput, {said}": f"throughput, {n}" for n, said in CANDIDATES.items()}
     lines |= {f"its median latency at light load over Freshet's, {CANDIDATES[n]}": f"light, {n}" for n in (1, 64)}
-    return Section(title, peer_runs, name, f"make bench-peers PEERS={name}", lines)
+    command = f"make bench-peers PEERS={name}"
+    if compiled:
+        lines |= {f"compiled: {said}": f"compiled, {what}" for said, what in lines.items()}
+        command += " PEERS_ARGS=--compiled"
+    return Section(title, peer_runs, name, command, lines)
 
 
 def _bench(title: str, name: str, lines: dict[str, str]) -> Section:
@@ -292,7 +315,7 @@ SECTIONS: tuple[Section, ...] = (
             "requests": "load",
         },
     ),
-    _peer("mosec, the same kernels and executables inside", "mosec"),
+    _peer("mosec, the same kernels and executables inside; then in float32 beside Freshet compiled", "mosec", True),
     _peer("PyTriton, the same", "pytriton"),
     _peer("LitServe, the same", "litserve"),
     _peer("BentoML, the same", "bentoml"),
@@ -383,6 +406,21 @@ SECTIONS: tuple[Section, ...] = (
             f"{kind}, {said}": f"FBGEMM, {said}, {kind}"
             for kind in ("float32", "float16", "int8")
             for said in ("by its hash", "by row number")
+        },
+    ),
+    Section(
+        "Queries of DLRM-DCNv2's shape, judged by MLCommons' LoadGen (no MLPerf result)",
+        judged_runs,
+        "verdict-loadgen",
+        "make verdict-loadgen",
+        {
+            f"{said}, {scenario}": f"{protocol}-{run}"
+            for protocol, said in (("http", "binary KServe over HTTP"), ("grpc", "gRPC"))
+            for run, scenario in (
+                ("server", "Server; aim 0.9"),
+                ("server-deltas", "Server with a delta of 10,000 rows a second; aim 0.93 of the line before"),
+                ("offline", "Offline"),
+            )
         },
     ),
     Section(

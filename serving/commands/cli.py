@@ -19,6 +19,7 @@ from serving.commands.demo import demo
 from serving.commands.evaluate_command import evaluate
 from serving.commands.import_command import import_command
 from serving.commands.inspection import inspect
+from serving.commands.join_command import join
 from serving.commands.recording_commands import recordings_app
 from serving.commands.repository_commands import repository_app
 from serving.commands.row_store import tables_app
@@ -55,6 +56,7 @@ def freshet(
 app.command()(serve)
 app.command()(inspect)
 app.command()(train)
+app.command()(join)
 app.command()(evaluate)
 app.command()(convert)
 app.add_typer(delta_app, name="delta")
