@@ -5,7 +5,9 @@ live_page     the page of a load test, one HTML file
 svg_chart     its charts
 charts        pictures of comparisons
 figures_page  docs/figures.md, of all reports
-training_figures  its figures of training and of lookups
+figure_sources  where it has its figures from
+training_figures  those of training and of lookups
+learning_figures  those of streams, guards, joins and several processes
 """
 
 __all__ = ["charts", "live_page", "report"]

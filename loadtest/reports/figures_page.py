@@ -6,18 +6,24 @@ that is not there yet is said to be missing. Only what tests and other programs 
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from loadtest.reports.report import WAYS, spread, table, told
-from loadtest.reports.training_figures import lookups, quality, steps
+from loadtest.reports.figure_sources import (
+    Run,
+    bench_runs,
+    judged_runs,
+    load_runs,
+    peer_runs,
+    table_runs,
+    training_runs,
+)
+from loadtest.reports.learning_figures import learning_runs
+from loadtest.reports.report import WAYS, table
 
 ROOT = Path(__file__).parents[2]
-RESULTS, PAGE = ROOT / "loadtest" / "results", ROOT / "docs" / "figures.md"
+PAGE = ROOT / "docs" / "figures.md"
 INTRODUCTION = """\
 # Figures
 
@@ -29,29 +35,7 @@ clients on the same cores. Absolute figures are those of that machine. How each 
 
 Made by `python -m loadtest.reports.figures_page` of those reports; a figure that a report does not have is not here.
 """
-SIGNS = {">=": "at least", "<=": "at most"}
 CANDIDATES = {1: "1 candidate", 64: "64 candidates", 512: "512 candidates"}
-
-
-@dataclass(frozen=True, slots=True)
-class ReportFigure:
-    """A figure of a report. interval: its quartiles, or another one. aim: with whether it is met."""
-
-    text: str
-    interval: str = ""
-    aim: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run: the command that made its figures, when, of what; figures by their names in the report."""
-
-    made: str
-    figures: dict[str, ReportFigure]
-
-    def find(self, name: str) -> ReportFigure | None:
-        """The figure whose name is or begins with this one."""
-        return self.figures.get(name) or next((f for full, f in self.figures.items() if full.startswith(name)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,94 +48,6 @@ class Section:
     key: str
     command: str
     lines: dict[str, str]
-
-
-def bench_runs() -> dict[str, Run]:
-    """bench.json and backends.json, by scenario."""
-    results = [*_read("bench.json", {"results": []})["results"], _read("backends.json", {})]
-    return {result["name"]: Run(_made(result), _bench_figures(result)) for result in results if result}
-
-
-def peer_runs() -> dict[str, Run]:
-    """peers.json, by peer; what could not be run has no figures."""
-    found = {}
-    for result in _read("peers.json", {"results": []})["results"]:
-        figures = {}
-        for figure in (result["variants"] or [{"figures": []}])[0]["figures"]:
-            goal = result["goals"].get(str(figure["candidates"])) if figure["what"] == "throughput" else None
-            name = f"{figure['what']}, {figure['candidates']}"
-            figures[name] = _ratio(figure["ratio"], (">=", goal) if goal else None)
-        for variant in result["variants"][2:]:
-            for figure in variant["figures"]:
-                name = f"compiled, {figure['what']}, {figure['candidates']}"
-                figures[name] = _ratio(figure["ratio"], None)
-        found[result["name"]] = Run(_made(result), figures)
-    return found
-
-
-def load_runs() -> dict[str, Run]:
-    """The load tests, by name."""
-    found = {}
-    for path in sorted(RESULTS.glob("loadtest*.json")):
-        s = json.loads(path.read_bytes())
-        latency = s["latency_ms"]["all"]
-        figures = {
-            "requests": ReportFigure(
-                f"{s['requests']:,}; {s['failed']} failed, {s['mixed']} of another generation than they name"
-            ),
-            "latency": ReportFigure(f"{latency['p50']:.0f} / {latency['p99']:.0f} ms"),
-            "ready": ReportFigure(f"{s['ready_s']:.1f} s"),
-        }
-        for way, fresh in s["freshness_ms"].items():
-            figures[WAYS[way]] = ReportFigure(f"{fresh['p50']:.0f} / {fresh['p99']:.0f} ms", aim="p99 at most 250 ms")
-        found[path.stem] = Run(_made(s), figures)
-    return found
-
-
-def table_runs() -> dict[str, Run]:
-    """tables.json, as one run."""
-    document = _read("tables.json", {})
-    if not document:
-        return {}
-    figures = {what: ReportFigure(text) for part in document["sections"].values() for what, text in part.items()}
-    return {"tables": Run(_made(document), figures)}
-
-
-def judged_runs() -> dict[str, Run]:
-    """What LoadGen said, as one run."""
-    document = _read("verdict-loadgen.json", {})
-    if not document:
-        return {}
-    figures = {}
-    for name, run in document["runs"].items():
-        offline = run["scenario"] == "Offline"
-        rate, most = run["rate" if offline else "due"], document["most" if offline else "possible"]
-        said = "VALID" if run["valid"] else "INVALID"
-        text = f"{said}, {rate:.1f} a second, {rate / most:.2f} of the possible"
-        figures[name] = ReportFigure(text if offline else f"{text}, p99 {run['p99_ms']:.0f} ms")
-    return {"verdict-loadgen": Run(_made(document), figures)}
-
-
-def training_runs() -> dict[str, Run]:
-    """The reports of training and of lookups, by name."""
-    reports = {"train": steps, "train-quality": quality, "verdict-lookup": lookups}
-    found = {}
-    for name, figures in reports.items():
-        if document := _read(f"{name}.json", {}):
-            named = figures(document).items()
-            form = _difference if name == "train-quality" else _ratio
-            found[name] = Run(_made(document), {what: form(_quartiles(values), aim) for what, (values, aim) in named})
-    return found
-
-
-def _difference(values: Mapping[str, float], goal: tuple[str, float]) -> ReportFigure:
-    interval = f"{values['low']:+.4f} to {values['high']:+.4f}"
-    return ReportFigure(f"{values['median']:+.4f}", interval, _ratio(values, goal).aim)
-
-
-def _quartiles(values: Sequence[float]) -> dict[str, float]:
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return {"median": median, "low": low, "high": high, "rounds": len(values)}
 
 
 def _peer(title: str, name: str, compiled: bool = False) -> Section:
@@ -239,6 +135,15 @@ SECTIONS: tuple[Section, ...] = (
             "the same, of 20 ms": "1000 rows served, of",
             "1,000,000 rows, from a POST's last byte until served": "1000000 rows: last byte of the POST",
             "the same, of 1 s": "1000000 rows served, of",
+        },
+    ),
+    _bench(
+        "New full versions at half load, 64 candidates a request",
+        "switchover",
+        {
+            "p99 with two new versions over without": "p99 with 2 versions",
+            "failed requests": "no request failed",
+            "until a version answers": "a version appears until it answers",
         },
     ),
     _bench(
@@ -398,6 +303,64 @@ SECTIONS: tuple[Section, ...] = (
         },
     ),
     Section(
+        "What a stream teaches at once: AUC served fresh / once a simulated day, MovieLens, the same learner",
+        learning_runs,
+        "follow",
+        "make bench-follow",
+        {
+            "by a folder of Parquet files": "folder",
+            "by a Redis stream": "redis",
+            "by Kafka (librdkafka's mock cluster, a smaller full version)": "kafka",
+        },
+    ),
+    Section(
+        "The guard on deltas: MovieLens and a synthetic stream",
+        learning_runs,
+        "guard",
+        "make bench-guard",
+        {
+            "good deltas held": "good",
+            **{
+                f"held before the flip: {fault}": fault
+                for fault in (
+                    "scores times 1.1",
+                    "largest table zeroed",
+                    "two tables swapped",
+                    "learning rate times 100",
+                )
+            },
+            "processor time of a request, with over without": "request_cpu_us",
+            "processor time of a delta of 1,000 rows, with over without": "delta_cpu_ms",
+            "the delta itself, with over without": "delta_ms",
+        },
+    ),
+    Section(
+        "Labels that come late: AUC of joined rows less that of true labels that come at once",
+        learning_runs,
+        "join",
+        "make bench-join",
+        {
+            f"{said}, {shape}": f"{pace} {shape}"
+            for pace, said in (("0.25", "slowly"), ("2", "the world eight times as fast"))
+            for shape in (
+                "exponential, 10 minutes",
+                "heavy tail (Lomax 1.5, 5 minutes)",
+                "half later than the window",
+            )
+        },
+    ),
+    Section(
+        "Two processes that learn together over one, a core each: rows a second",
+        learning_runs,
+        "train-processes",
+        "make bench-processes",
+        {
+            "8 features of 20 ids, a small network": "histories",
+            "26 single ids, a small network": "single ids",
+            "8 features, layers of 256, 128 and 64": "deepfm",
+        },
+    ),
+    Section(
         "Lookups and pooling of rows of 128: the time of FBGEMM's CPU kernel over ours",
         training_runs,
         "verdict-lookup",
@@ -522,38 +485,6 @@ def _sections() -> Iterator[str]:
 
 def _printed() -> str:
     return table(["what", "figure"], [[f"{said}: `{command}`", figure] for said, figure, command in PRINTED])
-
-
-def _bench_figures(result: Mapping[str, Any]) -> dict[str, ReportFigure]:
-    """Ratios first: a name that begins alike means the ratio."""
-    figures = {row["what"]: _ratio(row["ratio"], row["goal"]) for row in result["rows"]}
-    figures |= {what: ReportFigure(seen, aim="held" if held else "NOT held") for what, held, seen in result["checks"]}
-    return figures | {what: ReportFigure(text) for what, text in result["facts"] if what not in figures}
-
-
-def _ratio(ratio: Mapping[str, Any], goal: Any) -> ReportFigure:
-    interval = spread(ratio) if ratio["rounds"] > 1 else ""
-    if goal is None:
-        return ReportFigure(told(ratio["median"]), interval)
-    sign, bound = goal
-    met = ratio["median"] >= bound if sign == ">=" else ratio["median"] <= bound
-    return ReportFigure(told(ratio["median"]), interval, f"{SIGNS[sign]} {bound:g}{'' if met else ': **missed**'}")
-
-
-def _made(result: Mapping[str, Any]) -> str:
-    """By which command, when, on what, and how the servers were laid out."""
-    m, origin = result["machine"], result["origin"]
-    layouts = result.get("layouts") or {"": result.get("layout", "")}
-    servers = "; ".join(f"{name}: {layout}" if name else layout for name, layout in layouts.items() if layout)
-    quick = " A quick run: too short to rely on." if result.get("settings", {}).get("quick") else ""
-    said = f"`{origin['command']}`, {origin['date']}, {m['cores']} cores of {m['cpu']}."
-    return f"{said}{f' Servers: {servers}.' if servers else ''}{quick}"
-
-
-def _read(name: str, missing: dict[str, Any]) -> dict[str, Any]:
-    path = RESULTS / name
-    document: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else missing
-    return document
 
 
 if __name__ == "__main__":
