@@ -503,7 +503,7 @@ class FleetReplicas:
             message, fds = self._sender.opening(worker.seat)
             asked.append(worker.ask("open", {**message, "version": self.key}, fds))
         message, fds = self._sender.message(outgoing, held or frozenset())
-        asked.append(worker.ask("frame", {**message, "version": self.key}, fds))
+        asked.append(worker.ask("frame", {**message, "version": self.key, "first": held is None}, fds))
         return asked
 
     def _tell(self, op: str, message: Message) -> None:

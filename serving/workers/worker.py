@@ -2,8 +2,9 @@
 
 Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes-n` prepare
 frames: they map buffers and pack dense weights, of one version one frame after the other, so that neither ever stands
-between two requests; `freshet-session-n` are helpers (processor.sessions.group), or the sessions where they have
-threads. What a flip changes beyond a frame, sessions read from the control words; no thread is told of it.
+between two requests; `freshet-changes-long-n` open versions, and give way (serving.loading.priority);
+`freshet-session-n` are helpers (processor.sessions.group), or the sessions where they have threads. What a flip changes
+beyond a frame, sessions read from the control words; no thread is told of it.
 
 Invariants
 - A message is acted on in the order in which it was sent: routes and connections on the loop, changes of one version
@@ -53,6 +54,7 @@ from serving.front_options import FrontOptions
 from serving.http.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
 from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Lifecycle
+from serving.loading.priority import give_way
 from serving.telemetry.logs import last_words, log_to_stderr
 from serving.telemetry.metrics import Counts
 from serving.telemetry.observers import Observers
@@ -168,7 +170,7 @@ class Worker:
             protocol=CountedProtocol,
             protocol_options={"ended": self._connection_ended},
         )
-        self._changes = Sequences(CHANGES, "freshet-changes")
+        self._changes = Sequences(CHANGES, "freshet-changes", give_way)
         self._receivers: dict[int, Receiver] = {}
         remote = settings["remote"]
         self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
@@ -240,7 +242,8 @@ class Worker:
         elif op == "silent":
             self._notice(message["seats"])
         elif op in ("open", "frame", "preview", "forget", "close"):
-            self._changes.submit(message["version"], lambda: self._change(message, fds))
+            first = op == "open" or (op == "frame" and message["first"])
+            self._changes.submit(message["version"], lambda: self._change(message, fds), long=first)
         elif op == "routes":
             self._reroute(message)
             if self._calls is None:

@@ -29,3 +29,23 @@ def test_every_task_of_many_keys_is_done_once_and_in_order():
         sequences.submit(n % 8, lambda n=n: done[n % 8].append(n))
     sequences.close()
     assert done == {key: list(range(key, 200, 8)) for key in range(8)}
+
+
+def test_long_tasks_are_on_threads_of_their_own_in_the_same_order():
+    done, aside, gate = [], [], threading.Event()
+    sequences = Sequences(1, "freshet-test", lambda: aside.append(threading.current_thread().name))
+
+    def note(what):
+        done.append((what, threading.current_thread().name))
+
+    sequences.submit("a", lambda: (gate.wait(WAIT_S), note("a1")), long=True)
+    sequences.submit("a", lambda: note("a2"))
+    sequences.submit("a", lambda: note("a3"), long=True)
+    beside = threading.Event()
+    sequences.submit("b", lambda: (note("b1"), beside.set()))
+    assert beside.wait(WAIT_S)
+    gate.set()
+    sequences.close()
+    prompt, long = "freshet-test_0", "freshet-test-long_0"
+    assert done == [("b1", prompt), ("a1", long), ("a2", prompt), ("a3", long)]
+    assert aside == [long]
