@@ -8,14 +8,15 @@ at one attribute, nearly always. Everything else is under the lock, in the threa
 has. What a row holds is kept alive by it, as its request sent it.
 
 Invariants
-- Both states score the very same rows, bucket by bucket, so that what differs is the delta's doing. Scores of the state
-  that is served are those that it had when it was new, or are made under a pin.
+- Both states score the very same rows, by the same bucket, so that what differs is the delta's doing. Scores of the
+  state that is served are those that it had when it was new, or are made under a pin.
+- A row whose input is the same to the bit under the same executable has the score that it had: it is not run again.
 - The new state is read without a pin: its rows and its frame are the writer's, who waits for the scores.
 - Nothing of it is counted: no lookups, no scores, no costs.
 
-What it costs: one run of the executable for as many rows as fit the time that it may take, off the GIL; twice that for
-the first delta after the sample was gathered anew, which is every REFRESH_S. A request pays for a look, and once in a
-while for an append.
+What it costs: a lookup of as many rows as fit the time that it may take, and runs of the executable for those that the
+delta changes, off the GIL; runs for all of them, twice, for the first delta after the sample was gathered anew, which
+is every REFRESH_S. A request pays for a look, and once in a while for an append.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Executable
+from processor.backends.base import Executable, Matrix
 from processor.backends.buffers import Buffers
 from processor.clock import Clock
 from processor.features.plan import BoundRequest, SparsePlan, Unfit
@@ -62,11 +63,13 @@ class Excerpt(NamedTuple):
 
 
 class SampleScores(NamedTuple):
-    """The sample's scores under one generation. sample: the very list that was scored. rows: of it, from the first."""
+    """The sample's scores under one generation. sample: the very list that was scored. x: float32 [rows, width], what
+    its first rows were to the executable."""
 
     digest: str
     sample: Sequence[Excerpt]
-    rows: int
+    executable: Executable
+    x: Matrix
     outputs: Outputs
 
 
@@ -118,9 +121,9 @@ class Preview:
             if rows < LEAST_ROWS:
                 return None
             known, digest = self._scored, before.digest
-            if known is None or known.digest != digest or known.sample is not self._sample or known.rows < rows:
-                known = self._score(before, bucket, rows)
-            scored = self._score(after, bucket, rows)
+            if known is None or known.digest != digest or known.sample is not self._sample or len(known.x) < rows:
+                known = self._score(before, bucket, rows, None)
+            scored = self._score(after, bucket, rows, known)
             self._scored = scored
             figures = score_figures({name: scores[:rows] for name, scores in known.outputs.items()}, scored.outputs)
             return Previewed(rows, self._clock.now_s() - began_s, figures)
@@ -137,22 +140,34 @@ class Preview:
         if not self.wanted and self._clock.now_s() - self._since_s >= REFRESH_S:
             self.wanted = True
 
-    def _score(self, state: Shown, bucket: int, rows: int) -> SampleScores:
+    def _score(self, state: Shown, bucket: int, rows: int, known: SampleScores | None) -> SampleScores:
+        """Scores the first rows of the sample; known: of the same rows, under another state."""
         if self._buffers is None:
             self._buffers = self._make()
-        results = {name: np.empty((rows, columns), np.float32) for name, columns in self._outputs.items()}
-        x, outputs, run = self._buffers.get(state.executables[bucket])
-        at = 0
-        for bound, spans in runs(self._sample, rows, bucket):
+        executable, whole = state.executables[bucket], self._buffers.rows()
+        every, at = np.empty((rows, whole.shape[1]), np.float32), 0
+        for bound, spans in runs(self._sample, rows, len(whole)):
+            stop = min(at + len(whole), rows)
             # A row whose floats are refused is one all the same: under both states alike.
             with suppress(Unfit):
-                self._plan.fill(state.tables, state.epoch, bound, spans, x, self._buffers.counts)
-            run()
-            stop = min(at + bucket, rows)
-            for name, result in results.items():
-                result[at:stop] = outputs[name][: stop - at]
+                self._plan.fill(state.tables, state.epoch, bound, spans, whole, self._buffers.counts)
+            every[at:stop] = whole[: stop - at]
             at = stop
-        return SampleScores(state.digest, self._sample, rows, results)
+        if known is None or known.executable is not executable:
+            changed = np.arange(rows)
+            results = {name: np.empty((rows, columns), np.float32) for name, columns in self._outputs.items()}
+        else:
+            # As bits: what is not a number is equal to itself here.
+            changed = np.flatnonzero((every.view(np.uint32) != known.x[:rows].view(np.uint32)).any(axis=1))
+            results = {name: scores[:rows].copy() for name, scores in known.outputs.items()}
+        x, outputs, run = self._buffers.get(executable)
+        for first in range(0, len(changed), bucket):
+            part = changed[first : first + bucket]
+            x[: len(part)] = every[part]
+            run()
+            for name, result in results.items():
+                result[part] = outputs[name][: len(part)]
+        return SampleScores(state.digest, self._sample, executable, every, results)
 
 
 def extent(costs: Mapping[int, float], rows: int, most_s: float) -> tuple[int, int]:

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.clock import SystemClock
+from processor.package.delta import TableDelta
 from processor.sessions.request import Work
 from processor.sessions.session import Session
 from processor.versions.preview import IDS_OF_ONE, MOST_ROWS, REFRESH_S, Excerpt, extent, runs
-from tests.guarded import Stream, as_inputs, write_guarded
-from tests.packages import open_version
+from tests.guarded import NONE, Stream, as_inputs, write_guarded
+from tests.packages import open_version, rows_of
 
 COSTS = {1: 1e-5, 4: 2e-5, 16: 4e-5}
 
@@ -162,3 +163,37 @@ def test_every_row_is_in_one_run_and_in_order(counts, most, bucket):
         for number, (first, count) in zip(part, spans.tolist()):
             seen += [(number, row) for row in range(first, first + count)]
     assert seen == [(number, row) for number, count in enumerate(counts) for row in range(count)][:rows]
+
+
+def test_rows_that_a_delta_leaves_alone_are_not_run_again(version):
+    replica, stream = sampled(version), Stream()
+    sample, ran = replica.sample, []
+    sample._buffers = replica._buffers()
+    get = sample._buffers.get
+
+    def counted(executable):
+        x, outputs, run = get(executable)
+        return x, outputs, lambda: (ran.append(executable.bucket), run())
+
+    sample._buffers.get = counted
+    users = np.unique(np.concatenate([as_inputs(8, seed)["user"] for seed in range(10)]))
+    one = users[:1]
+    moved = rows_of(one, 0) + np.float32(1)
+    before = scored(replica, 10)
+    delta = stream._delta({"user": TableDelta(one, moved, NONE)}, {})
+    told = previewed(version, delta)
+    # 80 rows under the state that is served, and one run for those that have the user.
+    assert ran == [16] * 5 + [16]
+    version.apply(delta)
+    after = scored(replica, 10)
+    assert 0 < (before != after).sum() < 16
+    bias = next(f.value for f in told.figures if f.kind == "bias")
+    assert bias == pytest.approx(abs(after.mean() - before.mean()) / before.mean(), rel=1e-3)
+    # Nothing that was asked for has changed: no run at all.
+    ran.clear()
+    version.apply(
+        stream._delta({"user": TableDelta(one, moved, NONE)}, {}), examine=lambda c: version.preview(c, 256, 1.0)
+    )
+    ran.clear()
+    previewed(version, stream._delta({"user": TableDelta(one, moved, NONE)}, {}))
+    assert ran == []
