@@ -133,6 +133,7 @@ SECTIONS: tuple[Section, ...] = (
             "failed requests": "no request failed",
             "1,000 rows, from a POST's last byte until served": "1000 rows: last byte of the POST",
             "the same, of 20 ms": "1000 rows served, of",
+            "the same, with the guard over without": "1000 rows served, the guard on / off",
             "1,000,000 rows, from a POST's last byte until served": "1000000 rows: last byte of the POST",
             "the same, of 1 s": "1000000 rows served, of",
         },

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from loadtest.bench.harness import Bench, Result, Row
+from loadtest.bench.harness import Bench, Result, Row, ServerSide
 from loadtest.load.admin_calls import post_delta
 from loadtest.load.launch import RunningServer
 from loadtest.load.openloop import Openloop
 from loadtest.load.outcome import encode, merge
-from loadtest.load.sides import Side, compare, ratio, values
+from loadtest.load.sides import Ratio, Side, compare, ratio, values
 from models.bench import bench_delta
 from processor.package.delta import write_delta
 from processor.package.version import VersionReader
@@ -72,6 +72,7 @@ def run(bench: Bench) -> Result:
         small = _single(bench, server, load(), [write(SMALL) for _ in range(SMALL_COUNT)], SMALL_EVERY_S)
         largest = min(LARGE, 26 * bench.table_rows)
         large = _single(bench, server, load(), [write(largest) for _ in range(LARGE_COUNT)], LARGE_EVERY_S)
+    guard = _guarded(bench)
     tail = ratio(values(turns, "with deltas", "p99 ms"), values(turns, "without", "p99 ms"))
     result.rows.append(Row(f"p99 with {ROWS} rows every second / without", tail, ("<=", GOAL)))
     for count, taken, goal_ms in ((SMALL, small, SMALL_GOAL_MS), (largest, large, LARGE_GOAL_MS)):
@@ -81,6 +82,7 @@ def run(bench: Bench) -> Result:
         )
         text = f"median {statistics.median(taken):.1f} ms, slowest {max(taken):.1f} ms of {len(taken)}"
         result.facts.append((f"{count} rows: last byte of the POST to served", text))
+    result.rows.append(Row(f"{SMALL} rows served, the guard on / off", guard))
     result.checks.append(("no request failed", not failed, ", ".join(sorted(set(failed))) or "none did"))
     for name, figures in turns.items():
         rate, p50, p99, answered, cores = (
@@ -98,11 +100,30 @@ def run(bench: Bench) -> Result:
     return result
 
 
+def _guarded(bench: Bench) -> Ratio:
+    """Small deltas one by one under load, by a server that looks at them and by one that does not, in turn."""
+    taken: dict[str, list[float]] = {"on": [], "off": []}
+    with contextlib.ExitStack() as stack:
+        sides = {}
+        for mode in taken:
+            repository = bench.copied(f"guard-{mode}-repository")
+            side = ServerSide(f"guard {mode}", (*bench.serve, "--delta-guard", mode))
+            sides[mode] = stack.enter_context(bench.server(side, repository)), chain(bench, repository)
+        writes = {mode: stack.enter_context(write) for mode, (_, write) in sides.items()}
+        for number in range(bench.rounds):
+            for mode in taken if number % 2 else reversed(taken):
+                server = sides[mode][0]
+                rate = LOAD * bench.saturate(server, CANDIDATES).per_s
+                files = [writes[mode](SMALL) for _ in range(SMALL_COUNT // 2)]
+                taken[mode].append(statistics.median(_single(bench, server, rate, files, SMALL_EVERY_S)))
+    return ratio(taken["on"], taken["off"])
+
+
 @contextlib.contextmanager
 def chain(bench: Bench, repository: Path, version: int = 1) -> Iterator[Callable[[int], bytes]]:
     """write(rows): the next delta of a chain, as the bytes of its file."""
     manifest = VersionReader(repository / "bench" / str(version)).manifest
-    path, step = bench.work / "next.safetensors", 0
+    path, step = bench.work / f"{repository.name}.safetensors", 0
 
     def write(rows: int) -> bytes:
         nonlocal step
