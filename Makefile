@@ -20,7 +20,7 @@ KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -88,6 +88,9 @@ bench-growth: .venv/.dev .venv/.kernels ## a step of training while its table gr
 bench-processes: .venv/.dev .venv/.kernels ## two processes of one core each that learn together, beside one; loadtest/results/train-processes.md
 	$(BIN)/python -m loadtest.bench.training.process_race $(BENCH_ARGS)
 
+bench-processes-grid: .venv/.dev .venv/.kernels ## the same batches by 1 to 4 processes and every optimizer: scores and AUC; loadtest/results/train-processes-grid.md
+	$(BIN)/python -m loadtest.bench.training.process_grid $(BENCH_ARGS)
+
 bench-data: .venv/.dev .venv/.kernels ## Parquet into batches against CSV and pyarrow alone
 	$(BIN)/python -m loadtest.bench.bench_data $(BENCH_ARGS)
 
@@ -96,6 +99,7 @@ bench-admission: .venv/.dev .venv/.kernels ## admission, eviction and hashed tab
 
 bench-guard: .venv/.dev .venv/.kernels ## what the guard holds of good streams and of bad deltas, and what it costs; loadtest/results/guard.md
 	$(BIN)/python -m loadtest.bench.bench_guard $(BENCH_ARGS)
+
 bench-join: .venv/.dev .venv/.kernels ## labels that come late, joined and learned, against true ones; loadtest/results/join.md
 	$(BIN)/python -m loadtest.bench.training.late_labels $(BENCH_ARGS)
 

@@ -63,7 +63,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "loadtest/bench/training/fuxictr_side.py": BY_HAND,
     "loadtest/bench/training/keras_quality.py": BY_HAND,
     "loadtest/bench/training/keras_side.py": BY_HAND,
-    "loadtest/bench/training/process_auc.py": BY_HAND,
+    "loadtest/bench/training/process_auc.py": ("tests/loadtest/bench/training/test_process_grid.py",),
     "loadtest/bench/training/process_shapes.py": ("tests/loadtest/bench/training/test_process_race.py",),
     "loadtest/bench/training/process_side.py": ("tests/loadtest/bench/training/test_process_race.py",),
     "loadtest/bench/training/race_shape.py": ("tests/loadtest/bench/training/test_race.py",),

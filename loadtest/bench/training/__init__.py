@@ -6,7 +6,8 @@ growth        steps while a table grows; loadtest/results/train-growth.md
 process_race  two processes that learn together beside one; loadtest/results/train-processes.md
 process_side  one side of it
 process_shapes  what its sides learn
-process_auc   the AUC of a stream, by one process or several
+process_grid  what several processes learn beside one, by every optimizer; loadtest/results/train-processes-grid.md
+process_auc   the AUC of a stream, and scores on the way, by one process or several
 turns         a side's end of the line: "learn so many steps" in, seconds out
 freshet_side  Freshet
 keras_side    Keras fit, with its best of optimizer, jit_compile and steps a call

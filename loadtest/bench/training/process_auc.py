@@ -1,13 +1,15 @@
 """The AUC of the synthetic stream, each batch scored before it is learned, by one process or several under mpiexec.
 
-Argument: float32 or float16 on the way. Says "auc" and the AUC of the last half of the rows.
+With --optimizer, ids wait for their rows and leave, gradients are clipped, and it is that optimizer's: what
+`make bench-processes-grid` compares. Says "scores" and those of the rows that follow 100 batches, as hexadecimal
+float32, then "auc" and the AUC of the last half of the rows.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,37 +19,56 @@ from models.data.synthetic import SyntheticSource, default_features
 from models.evaluation.quality import Scored
 from models.parallel.mpi_run import started_by_mpi, take_part
 from models.pipeline.ahead import Ahead
+from models.training.defaults import chosen
 from models.training.spec import draft
 from models.training.trainer import Trainer
 
-ROWS, BATCH_ROWS = 150_000, 256
+BATCH_ROWS, COMPARED_BATCHES = 256, 100
+TABLES = {"user_id": {"admit_after": 2}, "item_id": {"evict_after_steps": 40}, "tags": {"evict_below_norm": 1e-4}}
 
 
-def learn_stream(wire: str, make: Callable[..., Any] | None) -> None:
+def learn_stream(rows: int, wire: str, optimizer: str, make: Callable[..., Any] | None) -> None:
+    train = {"optimizer": optimizer, "clip_norm": 1.0} if optimizer else {"optimizer": "adagrad", "learning_rate": 0.05}
+    if optimizer == "sgd":
+        train["learning_rate"] = 0.5
     config = parse_config(
         {
             "model": {"name": "stream", "hidden": [64, 32]},
             "data": {"path": "stream", "format": "csv", "label": "label"},
             "features": {name: dict(options) for name, options in default_features().items()},
-            "train": {"batch_rows": BATCH_ROWS, "optimizer": "adagrad", "learning_rate": 0.05},
+            "train": {"batch_rows": BATCH_ROWS, **train},
+            "tables": TABLES if optimizer else {},
         }
     )
-    settings = replace(config.train, wire=wire, initial_accumulator=1e-6, dense_learning_rate=0.001)
-    trainer: Trainer = (make or Trainer)(draft(config, {}), settings, config.network)
-    scored, batches = Scored(), itertools.islice(SyntheticSource().batches(BATCH_ROWS), ROWS // BATCH_ROWS)
+    if optimizer:
+        settings = replace(chosen(config.train, config.features, rows), wire=wire)
+    else:
+        settings = replace(config.train, wire=wire, initial_accumulator=1e-6, dense_learning_rate=0.001)
+    given = draft(config, {}), settings, config.network
+    trainer: Trainer = (make or Trainer)(*given, None, config.tables if optimizer else None)
+    scored, batches = Scored(), itertools.islice(SyntheticSource().batches(BATCH_ROWS), rows // BATCH_ROWS)
     with Ahead(batches, trainer.transform) as works:
-        for work in works:
-            if work.batch.start >= ROWS // 2:
+        for number, work in enumerate(works):
+            if optimizer and number == COMPARED_BATCHES:
+                os.write(1, f"scores {trainer.score(work).tobytes().hex()}\n".encode())
+            if work.batch.start >= rows // 2:
                 scored.add(work.batch.label, trainer.score(work), None)
             trainer.learn(work)
+            if optimizer and number % 20 == 19:
+                trainer.evict()
     os.write(1, f"auc {scored.auc():.6f}\n".encode())
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=150_000)
+    parser.add_argument("--wire", default="float32")
+    parser.add_argument("--optimizer", default="")
+    given = parser.parse_args()
     if started_by_mpi():
-        take_part(lambda make: learn_stream(sys.argv[1], make))
+        take_part(lambda make: learn_stream(given.rows, given.wire, given.optimizer, make))
     else:
-        learn_stream(sys.argv[1], None)
+        learn_stream(given.rows, given.wire, given.optimizer, None)
 
 
 if __name__ == "__main__":

@@ -163,13 +163,18 @@ def _cells(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def auc_of(processes: int, wire: str) -> float:
-    """Of the synthetic stream."""
-    side = [sys.executable, "-m", "loadtest.bench.training.process_auc", wire]
+def said_by(processes: int, *options: str) -> dict[str, str]:
+    """What so many processes say of the synthetic stream (process_auc), by its first word."""
+    side = [sys.executable, "-m", "loadtest.bench.training.process_auc", *options]
     command = side if processes == 1 else [mpiexec(), "-n", str(processes), *side]
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=quiet).stdout
-    return float(next(line.split()[1] for line in said.splitlines() if line.startswith("auc ")))
+    return {words[0]: words[1] for line in said.splitlines() if (words := line.split())[:1] in (["auc"], ["scores"])}
+
+
+def auc_of(processes: int, wire: str) -> float:
+    """Of the synthetic stream."""
+    return float(said_by(processes, "--wire", wire)["auc"])
 
 
 def main() -> None:
