@@ -4,9 +4,10 @@ An entry is a row, its fields the columns, as cells of a CSV file; or one field,
 (models.streams.arrived_rows). A segment is what one XREAD gave: from an id to an id, with how many entries the stream
 had ever had up to there. The server's own count of entries ever added tells what was trimmed before it was read.
 
-A server that cannot be reached is asked again, less often each time, and what waits there is read then. One that comes
-back without the stream, or with ids below those that were read, holds another one: that is refused, as nothing
-tells which of its rows were learned. Rows are read again, after a crash or a rollback, as long as the stream has them.
+A server that cannot be reached is asked again, less often each time, and what waits there is read then; who starts
+again, or goes back, and needs what was read before asks for PATIENCE_S. One that comes back without the stream, or with
+ids below those that were read, holds another one: that is refused, as nothing tells which of its rows were learned.
+Rows are read again, after a crash or a rollback, as long as the stream has them.
 
 The URL may hold a password: it, and what redis-py says about it, is never shown.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import redis
@@ -33,9 +34,13 @@ LEAST_ENTRIES, FIRST_ENTRIES, MOST_ENTRIES = 1, 64, 8192
 TIMEOUT_S = 5.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
 ASK_S = 1.0
+PATIENCE_S = 120.0
+PASSING = (exceptions.ConnectionError, exceptions.TimeoutError)
+LASTING = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 BEGINNING = "0-0"
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
+Answer = TypeVar("Answer")
 
 
 class RedisStream:
@@ -65,7 +70,7 @@ class RedisStream:
 
     def begin(self, known: Sequence[Segment]) -> None:
         try:
-            said = self._info()
+            said = self._patiently(self._info) if known else self._info()
         except exceptions.RedisError as error:
             raise BadInput(f"data.path: a Redis server wanted, got {_told(error)}") from None
         if known:
@@ -107,7 +112,9 @@ class RedisStream:
             return
         where = segment.where
         try:
-            entries: Entries = self._client.xrange(self._key, where["first"], where["last"])  # type: ignore[assignment]
+            entries: Entries = self._patiently(
+                lambda: self._client.xrange(self._key, where["first"], where["last"])  # type: ignore[arg-type,return-value]
+            )
         except exceptions.RedisError as error:
             raise BadInput(f"data.path: rows that were read before wanted of Redis, got {_told(error)}") from None
         if len(entries) != where["entries"]:
@@ -125,6 +132,18 @@ class RedisStream:
 
     def close(self) -> None:
         self._client.close()
+
+    def _patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """What the server answers, once it can be reached; raises what it says of PATIENCE_S after the first time."""
+        give_up_s, pause_s = self._now_s() + PATIENCE_S, FIRST_PAUSE_S
+        while True:
+            try:
+                return ask()
+            except PASSING as error:
+                if isinstance(error, LASTING) or self._now_s() >= give_up_s:
+                    raise
+            self._sleep(pause_s)
+            pause_s = min(LAST_PAUSE_S, 2 * pause_s)
 
     def _parts(self, entries: Entries) -> list[Rows | Rejected]:
         return [*self._messages.of_cells((f"entry {id_.decode()} of {self._key}", fields) for id_, fields in entries)]

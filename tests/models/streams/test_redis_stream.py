@@ -112,6 +112,37 @@ def test_an_outage_is_told_and_what_came_after_it_is_read(server, tmp_path):
     source.close()
 
 
+def test_who_starts_again_waits_for_a_server_that_is_down(server, tmp_path):
+    add(server, 0, 300)
+    source = opened(server, tmp_path, endless=False)
+    assert source.count_rows() == 300
+    source.close()
+    server.kill()
+
+    class Returning(FakeClock):
+        def advance(self, seconds):
+            super().advance(seconds)
+            if self.now_s() > 10 and not back:
+                back.append(server.start())
+
+    back = []
+    source = opened(server, tmp_path, Returning(), endless=False)
+    assert users(source.batches(64)) == [(n, n) for n in range(300)]
+    source.close()
+
+
+def test_rows_that_are_wanted_again_are_waited_for_and_not_for_ever(server, tmp_path):
+    add(server, 0, 300)
+    source = opened(server, tmp_path, endless=False)
+    assert users(source.batches(64)) == [(n, n) for n in range(300)]
+    server.kill()
+    with pytest.raises(BadInput, match=r"rows that were read before wanted of Redis, got none: it cannot be reached"):
+        list(source.batches(64))
+    server.start()
+    assert users(source.batches(64)) == [(n, n) for n in range(300)]
+    source.close()
+
+
 def test_another_stream_of_the_same_name_is_refused(server, tmp_path):
     with server.client() as client:
         client.xadd("clicks", cells_of(rows_of(0, 1)[0]), id="9999999999999-0")
