@@ -27,6 +27,13 @@ def test_promtool_accepts_the_rules(command):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_alert_has_a_case_in_which_it_fires():
+    named = set(re.findall(r"- alert: (\w+)", RULES.read_text()))
+    fires = re.findall(r"alertname: (\w+)\n\s+exp_alerts:\n\s+- exp_labels", (DOCS / "alerts_test.yml").read_text())
+    assert named
+    assert named - set(fires) == set()
+
+
 def test_every_metric_that_a_rule_names_is_one_of_ours():
     lifecycle = Lifecycle()
     lifecycle.open(FakeProcessor())

@@ -13,6 +13,8 @@ from processor.package.rowtypes import ROW_TYPES
 
 PRECISIONS = ("float32", "int8", "auto")
 DELTAS = ("delta_rows", "delta_seconds", "delta_movement")
+LEAST_KEPT = 2
+"""Versions that stay, whatever the file says: the newest, and the one that servers are on until they have loaded it."""
 FOLLOWED_SECONDS = 10.0
 """A delta at the latest so long after the last one, where a followed stream has no other rule."""
 
@@ -25,7 +27,8 @@ class PublishConfig:
     after the last one (0: never); delta_movement: and once the network's weights have moved by this share of their norm
     (0: never). snapshot_after: after so many deltas the chain is folded into a
     snapshot (0: never). version_rows, version_seconds: a new full version of the weights as they are after so many rows
-    of deltas, or seconds (0: never). precision: what a server computes the network in: "float32", "int8" where that
+    of deltas, or seconds (0: never); keep_versions: so many of the newest stay, and what labels or a kept policy name
+    (0: all). precision: what a server computes the network in: "float32", "int8" where that
     keeps within max_error and max_auc_change (compiler.building.calibrate) of the last rows that were learned, or
     "auto": whichever is faster of both."""
 
@@ -38,6 +41,7 @@ class PublishConfig:
     delta_movement: float = 0.0
     version_rows: int = 0
     version_seconds: float = 0.0
+    keep_versions: int = 0
     precision: str = "float32"
     max_error: float = 2e-3
     max_auc_change: float = 1e-4
@@ -57,6 +61,8 @@ def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
         want_between(getattr(publish, name), 0.0, 1.0, f"publish.{name}")
     want_between(publish.delta_movement, 0.0, 1.0, "publish.delta_movement")
     want_between(publish.version_rows, 0, 2**63 - 1, "publish.version_rows")
+    keep = publish.keep_versions
+    want(keep == 0 or LEAST_KEPT <= keep < 2**63, "publish.keep_versions", f"0, or {LEAST_KEPT} or more", keep)
     for name in ("delta_seconds", "version_seconds"):
         if not (getattr(publish, name) >= 0 and math.isfinite(getattr(publish, name))):
             raise BadInput(f"publish.{name}: 0 or more wanted, got {getattr(publish, name)}")

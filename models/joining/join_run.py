@@ -36,11 +36,11 @@ from models.joining.join_windows import JoinWindows, write_lines
 from models.joining.joined_folder import BOOKS, LABEL, LATE, JoinedFolder, labelled, seconds
 from models.joining.late_share import LateShare
 from models.joining.matching import JoinCounts, LateHit, Matcher, OpenOutcomes, WaitingRow, counts_from
-from models.joining.recording_folder import RecordingFolder, score_column
+from models.joining.recording_folder import RECORDINGS, RecordingFolder, score_column
 from models.joining.timed_stream import TimedStream
 from models.streams.followed_source import FollowedSource
 from models.streams.open_rows import open_stream
-from models.streams.stream import Stream
+from models.streams.stream import Asked, Stream
 from models.streams.stream_journal import StreamJournal
 from processor.errors import BadInput
 from processor.package.recording_columns import GENERATION, REQUEST, TIME
@@ -49,6 +49,7 @@ FORMAT = "freshet-join/1"
 MOST_WAITING = 10_000_000
 MANY_HELD = 200_000
 WINDOWS = f"{BOOKS}/windows"
+OUTCOMES = Asked("--outcomes", RECORDINGS.anew)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +109,10 @@ class JoinRun:
         state = self._folder.state() or {}
         self._check(state)
         self._recordings = RecordingFolder(settings.recordings, settings.model or state.get("model", ""), mine)
-        outcomes = outcomes or open_stream(settings.format, settings.outcomes, theirs)
-        self._journal = self._journal_of("recordings", self._recordings)
+        outcomes = outcomes or open_stream(settings.format, settings.outcomes, theirs, OUTCOMES)
+        self._journal = self._journal_of(RECORDINGS, self._recordings)
         rows = FollowedSource(self._recordings, self._journal, mine, settings.follow, linger_s=0.0)
-        hits = FollowedSource(outcomes, self._journal_of("outcomes", outcomes), theirs, settings.follow, linger_s=0.0)
+        hits = FollowedSource(outcomes, self._journal_of(OUTCOMES, outcomes), theirs, settings.follow, linger_s=0.0)
         known = OpenOutcomes.from_json(state["outcomes"]) if state else OpenOutcomes()
         self._rows = TimedStream(rows, state.get("recordings", 0), unix_s)
         self._hits = TimedStream(hits, known.first, unix_s)
@@ -401,8 +402,9 @@ class JoinRun:
         requests, names = (column.to_pylist() for column in mine.columns)
         return [_key((request or "").encode(), name) for request, name in zip(requests, names)]
 
-    def _journal_of(self, name: str, stream: Stream) -> StreamJournal:
-        return StreamJournal(self._folder.books / f"{name}.journal", stream.identity)
+    def _journal_of(self, asked: Asked, stream: Stream) -> StreamJournal:
+        path = self._folder.books / f"{asked.field.removeprefix('--')}.journal"
+        return StreamJournal(path, stream.identity, asked=asked)
 
     def _check(self, state: dict[str, Any]) -> None:
         if not state:

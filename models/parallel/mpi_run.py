@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 
 from models.parallel.ranks import Failed
-from models.parallel.roll import Present
-from processor.errors import FreshetError
+from models.parallel.roll import SOCKET, Present
+from processor.errors import BadInput, FreshetError
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
 OURS, OTHERS = 2, 1
 """The statuses of a command that ends with an error of ours, in one line, or with any other."""
 ENDED_S = 60.0
@@ -25,6 +26,17 @@ ENDED_S = 60.0
 def started_by_mpi() -> bool:
     """Whether this is one of several."""
     return any(os.environ.get(name, "1") != "1" for name in SIZES)
+
+
+def refuse_processes(processes: int) -> None:
+    """Raises BadInput where somebody else's mpirun started this command and it is to start processes of its own; the
+    other ranks end without a word."""
+    if processes == 1 or SOCKET in os.environ or not started_by_mpi():
+        return
+    if any(os.environ.get(name, "0") != "0" for name in RANKS):
+        sys.exit(0)
+    size = next(os.environ[name] for name in SIZES if name in os.environ)
+    raise BadInput(f"--processes: none wanted below mpirun, which has started {size[:9]}, got {processes}")
 
 
 def take_part(train: Callable[[Callable[..., object] | None], None]) -> None:

@@ -21,7 +21,7 @@ from models.data.files import ParquetFile
 from models.data.formats import PARQUET_SUFFIXES
 from models.data.source import Schema
 from models.streams.arrived_rows import Rejected, Rows, TableRows
-from models.streams.stream import Segment, Unread
+from models.streams.stream import TRAINING, Asked, Segment, Unread
 from processor.errors import BadInput
 
 LOOK_S, LOOK_SHARE = 0.1, 20
@@ -37,8 +37,9 @@ class GrowingFolder:
         schema: Schema,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        asked: Asked = TRAINING,
     ) -> None:
-        self._folder = Path(folder)
+        self._folder, self._asked = Path(folder), asked
         self._columns = CanonicalColumns(schema, text=False)
         self._now_s, self._sleep = now_s, sleep
         self._taken: dict[str, int] = {}
@@ -53,7 +54,9 @@ class GrowingFolder:
 
     def begin(self, known: Sequence[Segment]) -> None:
         if not self._folder.is_dir():
-            raise BadInput(f"data.path: a folder wanted that Parquet files come into, got {str(self._folder)!r}")
+            raise BadInput(
+                f"{self._asked.field}: a folder wanted that Parquet files come into, got {str(self._folder)!r}"
+            )
         self._taken = {segment.where["file"]: segment.where["nbytes"] for segment in known}
 
     def poll(self, wait_s: float) -> list[Segment]:

@@ -26,7 +26,7 @@ import confluent_kafka as ck
 
 from models.data.source import Schema
 from models.streams.arrived_rows import MessageRows, Rejected, Rows
-from models.streams.stream import Segment, Unread
+from models.streams.stream import TRAINING, Asked, Segment, Unread
 from processor.errors import BadInput
 
 MOST_MESSAGES = 4096
@@ -42,12 +42,14 @@ Message = tuple[int, bytes]
 class KafkaStream:
     """Messages of one topic, each partition in its order."""
 
-    def __init__(self, url: str, schema: Schema, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, url: str, schema: Schema, now_s: Callable[[], float] = time.monotonic, asked: Asked = TRAINING
+    ) -> None:
         """url: kafka://host:port[,host:port]/topic. Raises BadInput for one that is none."""
-        parts = urlsplit(url)
+        parts, self._asked = urlsplit(url), asked
         self._topic = parts.path.removeprefix("/")
         if parts.scheme != "kafka" or not parts.netloc or not self._topic or "@" in parts.netloc:
-            raise BadInput(f"data.path: {FORM} wanted")
+            raise BadInput(f"{asked.field}: {FORM} wanted")
         self._messages = MessageRows(schema)
         self._now_s = now_s
         self._trouble = ""
@@ -82,7 +84,8 @@ class KafkaStream:
         try:
             self._assign()
         except ck.KafkaException as error:
-            raise BadInput(f"data.path: Kafka's topic {self._topic[:80]!r} wanted, got {_told(error)}") from None
+            wanted = f"Kafka's topic {self._topic[:80]!r}"
+            raise BadInput(f"{self._asked.field}: {wanted} wanted, got {_told(error)}") from None
 
     def poll(self, wait_s: float) -> list[Segment]:
         try:
@@ -152,7 +155,7 @@ class KafkaStream:
         if wanted > end:
             raise BadInput(
                 f"topic {self._topic}: partition {partition} up to offset {wanted - 1} was read and wanted, got"
-                f" one that ends at {end}: it was made anew; --new-version --from-scratch begins with this one"
+                f" one that ends at {end}: it was made anew; {self._asked.anew} with this one"
             )
         if 0 <= wanted < first:
             self._lost += first - wanted
@@ -171,7 +174,8 @@ class KafkaStream:
                         found.append(_said(message))
                     until_s = self._now_s() + (0 if failure is not None and _is_gone(failure) else TIMEOUT_S)
         except ck.KafkaException as error:
-            raise BadInput(f"data.path: messages that were read before wanted of Kafka, got {_told(error)}") from None
+            wanted = "messages that were read before"
+            raise BadInput(f"{self._asked.field}: {wanted} wanted of Kafka, got {_told(error)}") from None
         finally:
             consumer.close()
         if len(found) != where["messages"] or found[-1][0] != where["last"]:

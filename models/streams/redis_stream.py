@@ -26,7 +26,7 @@ from redis.retry import Retry
 
 from models.data.source import Schema
 from models.streams.arrived_rows import MessageRows, Rejected, Rows
-from models.streams.stream import Segment, Unread
+from models.streams.stream import TRAINING, Asked, Segment, Unread
 from processor.errors import BadInput
 
 FETCH_NBYTES = 16 << 20
@@ -52,9 +52,11 @@ class RedisStream:
         schema: Schema,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        asked: Asked = TRAINING,
     ) -> None:
         """url: redis[s]://[user:password@]host[:port][/db]/stream. Raises BadInput for one that is none."""
-        self._key, self._client = _opened(url)
+        self._asked = asked
+        self._key, self._client = _opened(url, asked.field)
         self._messages = MessageRows(schema)
         self._now_s, self._sleep = now_s, sleep
         self._last, self._index, self._lost = BEGINNING, 0, 0
@@ -72,7 +74,7 @@ class RedisStream:
         try:
             said = self._patiently(self._info) if known else self._info()
         except exceptions.RedisError as error:
-            raise BadInput(f"data.path: a Redis server wanted, got {_told(error)}") from None
+            raise BadInput(f"{self._asked.field}: a Redis server wanted, got {_told(error)}") from None
         if known:
             self._last, self._index = known[-1].where["last"], known[-1].where["index"]
             self._check(said)
@@ -116,7 +118,8 @@ class RedisStream:
                 lambda: self._client.xrange(self._key, where["first"], where["last"])  # type: ignore[arg-type,return-value]
             )
         except exceptions.RedisError as error:
-            raise BadInput(f"data.path: rows that were read before wanted of Redis, got {_told(error)}") from None
+            wanted = "rows that were read before"
+            raise BadInput(f"{self._asked.field}: {wanted} wanted of Redis, got {_told(error)}") from None
         if len(entries) != where["entries"]:
             raise BadInput(
                 f"stream {self._key}: entries {where['first']} to {where['last']} are wanted once more,"
@@ -168,7 +171,7 @@ class RedisStream:
             raise BadInput(
                 f"stream {self._key}: the one that was read up to {self._last} wanted, got"
                 f" {'none' if said is None else f'another one, which ends at {said[2]}'};"
-                " --new-version --from-scratch begins with this one"
+                f" {self._asked.anew} with this one"
             )
         self._added, length, _ = said
         # Entries before the oldest that is there, but for those that were read.
@@ -189,12 +192,12 @@ class RedisStream:
         return said.get("entries-added", length), length, last
 
 
-def _opened(url: str) -> tuple[str, redis.Redis]:
+def _opened(url: str, field: str) -> tuple[str, redis.Redis]:
     """The stream's key, and a client that connects when it is first used."""
     parts = urlsplit(url)
     folders, _, key = parts.path.rpartition("/")
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or not key:
-        raise BadInput("data.path: redis[s]://[user:password@]host[:port][/db]/stream wanted")
+        raise BadInput(f"{field}: redis[s]://[user:password@]host[:port][/db]/stream wanted")
     try:
         client = redis.Redis.from_url(
             parts._replace(path=folders).geturl(),
@@ -204,7 +207,7 @@ def _opened(url: str) -> tuple[str, redis.Redis]:
             decode_responses=False,
         )
     except ValueError:
-        raise BadInput("data.path: redis[s]://[user:password@]host[:port][/db]/stream wanted") from None
+        raise BadInput(f"{field}: redis[s]://[user:password@]host[:port][/db]/stream wanted") from None
     return unquote(key), client
 
 

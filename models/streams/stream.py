@@ -28,6 +28,17 @@ class Unread:
     trouble: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asked for a stream, as messages have it. field: what names the stream; anew: how to begin with another."""
+
+    field: str
+    anew: str
+
+
+TRAINING = Asked("data.path", "--new-version --from-scratch begins")
+
+
 class Stream(Protocol):
     """A stream that grows. Used by one thread at a time, whichever it is."""
 

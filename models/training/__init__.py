@@ -14,6 +14,7 @@ fingerprint      what of a configuration decides which checkpoints it can contin
 analysed         a trainer's tables as Parquet, at the end of a run
 publication      a trainer's state as a full version
 full_versions    the full versions of a run
+old_versions     those that may go, and their end
 delta_rules      when a delta is due
 stream_guard     deltas held back, windows judged, rows learned before scored again
 window_guard     whether what was learned of a window may be served

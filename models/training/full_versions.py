@@ -16,11 +16,12 @@ from compiler.progress import Reporter
 from models.config.train_config import TrainConfig
 from models.data.source import Source
 from models.training.checkpoint import RunState
+from models.training.old_versions import NOTE, removable, remove_version
 from models.training.publication import publish_version
 from models.training.trainer import Trainer
 from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
-from processor.errors import BadInput
+from processor.errors import BadInput, FreshetError
 from processor.generation import Generation
 from processor.package.repository import Repository
 from processor.package.version import VersionReader
@@ -64,6 +65,7 @@ class FullVersions:
             version=state.version,
             created_at=state.finished_at,
             event_time=list(state.event_time or ()),
+            notes={**trainer.manifest.notes, **NOTE},
         )
         self._report.begin("compiling", 5)
         made = publish_version(
@@ -79,6 +81,22 @@ class FullVersions:
             self._report.note(line)
         self._report.note(f"published {self._config.model.name} {generation}")
         return generation
+
+    def remove_old(self, current: int) -> None:
+        """Removes what publish.keep_versions lets go; current: the version that is trained on."""
+        model, keep = self._config.model.name, self._config.publish.keep_versions
+        if not keep:
+            return
+        removed = []
+        try:
+            for number in removable(self._repository, model, keep, current):
+                remove_version(self._repository, model, number)
+                removed.append(str(number))
+        except (OSError, FreshetError) as error:
+            why = str(error) if isinstance(error, FreshetError) else error.strerror
+            self._report.note(f"publish.keep_versions: older versions of {model} stay for now: {why}")
+        if removed:
+            self._report.note(f"removed {model} {', '.join(removed)}: publish.keep_versions is {keep}")
 
     def _lower(self, trainer: Trainer, stop: int) -> Lower | None:
         """What the file wants of a lower precision, with the last rows that were learned before row `stop`."""

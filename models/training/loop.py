@@ -494,6 +494,7 @@ class TrainingRun:
     def _publish_version(self) -> None:
         state = self.state
         generation = self._versions.publish(self.trainer, state)
+        self._versions.remove_old(state.version)
         state.event_time, state.events = None, 0
         self._lineage = None
         self._counted = replace(self._counted, published_at=self.state.finished_at, versions=self._counted.versions + 1)

@@ -55,8 +55,9 @@ def train(
 ) -> None:
     """Trains a model on your own table, publishes a version, then deltas. Run again after a kill to go on."""
     from models.config.train_config import Beginning
-    from models.parallel.mpi_run import started_by_mpi, take_part
+    from models.parallel.mpi_run import refuse_processes, started_by_mpi, take_part
 
+    refuse_processes(processes)
     beginning = Beginning(replay, new_version, from_scratch)
     changes = [*(overrides or ()), *(["data.follow=true"] if follow else ())]
     # "package.module:function" in model.arch may lie beside the configuration.

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pyarrow as pa
@@ -394,3 +394,26 @@ def test_weights_are_finite_and_lie_between_0_and_1(place, monkeypatch):
     weights = place.weights()
     assert ((weights >= 0) & (weights <= 1)).all()
     assert weights.min() < 0.5
+
+
+def test_mistakes_name_the_options_of_the_join(place, tmp_path):
+    put(place.recordings, recorded_as(1), recording(rows_of(3)))
+
+    def told(**options):
+        with pytest.raises(BadInput) as refused:
+            JoinRun(replace(place.settings(), **options), place.clock)
+        return str(refused.value)
+
+    assert told(recordings=str(tmp_path / "none")).startswith("--recordings: a folder wanted that Parquet files come into")
+    assert told(outcomes=str(tmp_path / "none")).startswith("--outcomes: a folder wanted that Parquet files come into")
+    assert told(outcomes="redis://host").startswith("--outcomes: redis[s]://[user:password@]host[:port][/db]/stream wanted")
+    assert told(outcomes="kafka://host").startswith("--outcomes: kafka://host:port[,host:port]/topic wanted")
+    place.join()
+    no_server = told(outcomes="redis://127.0.0.1:1/clicks")
+    assert no_server == (
+        "--outcomes: a folder of Parquet files wanted, which has been read so far, got stream clicks of Redis;"
+        " a join into another --out begins with another one"
+    )
+    assert told(out=str(tmp_path / "new"), outcomes="redis://127.0.0.1:1/clicks") == (
+        "--outcomes: a Redis server wanted, got none: it cannot be reached"
+    )

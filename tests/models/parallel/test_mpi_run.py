@@ -10,9 +10,12 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 pytest.importorskip("mpi4py", reason="several processes need the mpi extra")
 
-from models.parallel.mpi_run import started_by_mpi
+from models.parallel.mpi_launch import mpiexec
+from models.parallel.mpi_run import refuse_processes, started_by_mpi
+from models.parallel.roll import SOCKET
 from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
+from processor.errors import BadInput
 from processor.package.repository import Repository
 from tests.models.parallel.clicks import write_clicks
 from tests.models.parallel.starting import PATIENCE_S, ROOT, run_ranks
@@ -77,6 +80,32 @@ def test_a_process_knows_who_started_it(monkeypatch):
         monkeypatch.setenv(name, "3")
         assert started_by_mpi()
         monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(("size", "rank"), [("PMI_SIZE", "PMI_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")])
+def test_processes_below_somebody_elses_mpirun_are_refused_by_the_first_alone(monkeypatch, size, rank):
+    monkeypatch.delenv(SOCKET, raising=False)
+    refuse_processes(4)
+    monkeypatch.setenv(size, "2")
+    monkeypatch.setenv(rank, "0")
+    refuse_processes(1)
+    with pytest.raises(BadInput, match="--processes: none wanted below mpirun, which has started 2, got 4"):
+        refuse_processes(4)
+    monkeypatch.setenv(rank, "1")
+    with pytest.raises(SystemExit) as ended:
+        refuse_processes(4)
+    assert ended.value.code == 0
+    # What our own launcher has started was told so by its own command line.
+    monkeypatch.setenv(SOCKET, "roll")
+    refuse_processes(4)
+
+
+def test_the_command_below_mpirun_says_so_in_one_line(tmp_path):
+    options = ["-m", "freshet_serving", "train", "--config", "none.toml", "--processes", "4"]
+    command = [mpiexec(), "-n", "2", sys.executable, *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 2
+    assert done.stderr.count("freshet: --processes: none wanted below mpirun, which has started 2, got 4\n") == 1
 
 
 def test_a_process_that_is_alone_trains_as_ever():

@@ -162,6 +162,41 @@ def test_a_new_version_is_published_on_schedule_and_the_stream_goes_on(tmp_path,
     assert begin(run.config).state.version_row == run.state.version_row == 900
 
 
+def test_old_versions_go_once_a_new_one_is_published(tmp_path, clicks):
+    clicks.send(300)
+    notes = Notes()
+    run = begin(config_of(tmp_path, delta_rows=100, version_rows=100, keep_versions=2), notes)
+    run.full()
+    repository = Repository(tmp_path / "repository")
+    repository.keep_labels("ctr", {"stable": 2})
+    clicks.send(500)
+    stream = run.stream()
+    while run.state.version < 5:
+        next(stream)
+    assert repository.versions("ctr") == [2, 4, 5]
+    assert [line for line in notes.lines if line.startswith("removed")] == [
+        "removed ctr 1: publish.keep_versions is 2",
+        "removed ctr 3: publish.keep_versions is 2",
+    ]
+    # The rest of the stream is learned upon the newest.
+    assert str(next(stream)).startswith("5.")
+
+
+def test_where_it_cannot_be_told_what_may_go_nothing_does_and_training_goes_on(tmp_path, clicks):
+    clicks.send(300)
+    notes = Notes()
+    run = begin(config_of(tmp_path, delta_rows=100, version_rows=100, keep_versions=2), notes)
+    run.full()
+    repository = Repository(tmp_path / "repository")
+    repository.keep_traffic("ctr", {"policy": {"versions": 7}})
+    clicks.send(300)
+    stream = run.stream()
+    while run.state.version < 3:
+        next(stream)
+    assert repository.versions("ctr") == [1, 2, 3]
+    assert notes.lines[-1].startswith("publish.keep_versions: older versions of ctr stay for now: policy.versions: ")
+
+
 def test_no_version_is_published_past_a_gate_whose_ever_it_is(tmp_path, clicks):
     clicks.send(300)
     run = begin(config_of(tmp_path, delta_rows=100, version_rows=100))
