@@ -7,6 +7,7 @@ matching          rows and outcomes that wait for each other
 late_share        how many positives come late, and what negatives weigh for it
 emitted_rows      which rows have been emitted, for outcomes that come late
 recording_folder  the recordings as a stream
+join_state        where a join is, as of one of its files
 joined_folder     what is written, and the state in it
 join_windows      what became of each window
 join_metrics      where a join stands, for Prometheus

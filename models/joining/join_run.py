@@ -32,10 +32,11 @@ import pyarrow as pa
 from models.data.source import Batch, Schema
 from models.joining.emitted_rows import EmittedRows, RowPlace
 from models.joining.join_settings import JoinSettings
+from models.joining.join_state import JoinState
 from models.joining.join_windows import JoinWindows, write_lines
 from models.joining.joined_folder import BOOKS, LABEL, LATE, JoinedFolder, labelled, seconds
 from models.joining.late_share import LateShare
-from models.joining.matching import JoinCounts, LateHit, Matcher, OpenOutcomes, WaitingRow, counts_from
+from models.joining.matching import JoinCounts, LateHit, Matcher, WaitingRow
 from models.joining.recording_folder import RECORDINGS, RecordingFolder, score_column
 from models.joining.timed_stream import TimedStream
 from models.streams.followed_source import FollowedSource
@@ -45,7 +46,6 @@ from models.streams.stream_journal import StreamJournal
 from processor.errors import BadInput
 from processor.package.recording_columns import GENERATION, REQUEST, TIME
 
-FORMAT = "freshet-join/1"
 MOST_WAITING = 10_000_000
 MANY_HELD = 200_000
 WINDOWS = f"{BOOKS}/windows"
@@ -106,25 +106,26 @@ class JoinRun:
     def _open(self, outcomes: Stream | None, mine: Schema, theirs: Schema) -> None:
         """Opens both streams where the folder's newest file left them."""
         settings, unix_s = self.settings, self._unix_s
-        state = self._folder.state() or {}
-        self._check(state)
-        self._recordings = RecordingFolder(settings.recordings, settings.model or state.get("model", ""), mine)
+        said = self._folder.state()
+        state = JoinState.from_json(said) if said is not None else JoinState()
+        if said is not None:
+            self._check(state)
+        self._recordings = RecordingFolder(settings.recordings, settings.model or state.model, mine)
         outcomes = outcomes or open_stream(settings.format, settings.outcomes, theirs, OUTCOMES)
         self._journal = self._journal_of(RECORDINGS, self._recordings)
         rows = FollowedSource(self._recordings, self._journal, mine, settings.follow, linger_s=0.0)
         hits = FollowedSource(outcomes, self._journal_of(OUTCOMES, outcomes), theirs, settings.follow, linger_s=0.0)
-        known = OpenOutcomes.from_json(state["outcomes"]) if state else OpenOutcomes()
-        self._rows = TimedStream(rows, state.get("recordings", 0), unix_s)
+        known = state.outcomes
+        self._rows = TimedStream(rows, state.recordings, unix_s)
         self._hits = TimedStream(hits, known.first, unix_s)
-        self._share = LateShare(settings.wait_s, settings.late_s, state.get("share"))
-        self._windows = JoinWindows(settings.window_s, state.get("windows"))
+        self._share = LateShare(settings.wait_s, settings.late_s, state.share)
+        self._windows = JoinWindows(settings.window_s, state.windows)
         self._emitted = EmittedRows()
-        self._until_s: float = state.get("until_s", float("-inf"))
+        self._until_s = state.until_s
         self._read_before = known.end
-        self._recall(state.get("oldest_late", 0))
-        counts = counts_from(state["counts"]) if state else JoinCounts()
-        self._matcher = Matcher(settings.wait_s, settings.late_s, self._emitted.find, known, counts)
-        self._next_row: int = state.get("recordings", 0)
+        self._recall(state.oldest_late)
+        self._matcher = Matcher(settings.wait_s, settings.late_s, self._emitted.find, known, state.counts)
+        self._next_row = state.recordings
         # What a restart reads again: rows and outcomes from these numbers on.
         self._kept = self._next_row, known.first
         self._committed_s = unix_s()
@@ -326,23 +327,20 @@ class JoinRun:
     def _write(self, table: pa.Table, newest_s: float | None) -> None:
         self._give_up()
         outcomes = self._matcher.open_outcomes()
-        state = {
-            "format": FORMAT,
-            "model": self.model,
-            "settings": self.settings.lasting(),
-            "recordings": self._next_row,
-            "outcomes": outcomes.to_json(),
-            "counts": asdict(self._matcher.counts),
-            "share": self._share.to_json(),
-            "windows": self._windows.to_json(),
-            "until_s": self._until_s,
-            # Of the rows that left with this file.
-            "newest_s": newest_s,
-            # Corrections that are still to be made find their rows from this file on.
-            "oldest_late": min((late.place.file for late in self._matcher.late), default=self._folder.next),
-        }
+        state = JoinState(
+            self.model,
+            self.settings.lasting(),
+            self._next_row,
+            outcomes,
+            self._matcher.counts,
+            self._share.to_json(),
+            self._windows.to_json(),
+            self._until_s,
+            newest_s,
+            min((late.place.file for late in self._matcher.late), default=self._folder.next),
+        )
         try:
-            self._folder.write(table, state)
+            self._folder.write(table, state.to_json())
         except OSError as error:
             raise BadInput(f"--out: a folder that can be written wanted: {error.strerror}") from None
         self._kept = self._next_row, outcomes.first
@@ -384,8 +382,7 @@ class JoinRun:
             return
         oldest_s, corrected = self._until_s - self.settings.late_s - self.settings.lag_s, []
         for number in self._folder.newest_first():
-            state = self._folder.state_of(number)
-            newest_s = state["newest_s"]
+            newest_s = JoinState.from_json(self._folder.state_of(number)).newest_s
             if newest_s is not None and newest_s < oldest_s and number < oldest:
                 break
             table = self._folder.columns(number, [REQUEST, self.settings.key_column, LABEL, LATE])
@@ -406,13 +403,9 @@ class JoinRun:
         path = self._folder.books / f"{asked.field.removeprefix('--')}.journal"
         return StreamJournal(path, stream.identity, asked=asked)
 
-    def _check(self, state: dict[str, Any]) -> None:
-        if not state:
-            return
-        if state.get("format") != FORMAT:
-            raise BadInput(f"--out: a folder of format {FORMAT!r} wanted, got {str(state.get('format'))[:40]!r}")
-        begun = {**state["settings"], "model": state["model"]}
-        asked = {**self.settings.lasting(), "model": self.settings.model or state["model"]}
+    def _check(self, state: JoinState) -> None:
+        begun = {**state.settings, "model": state.model}
+        asked = {**self.settings.lasting(), "model": self.settings.model or state.model}
         for name, value in begun.items():
             if asked[name] != value:
                 raise BadInput(f"--{name}: {value} wanted, which --out was begun with, got {asked[name]}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -36,16 +37,23 @@ class WindowSums:
     weights: float = 0.0
 
 
+_SUMS = tuple(one.name for one in fields(WindowSums))
+LAST_S = 1 << 36
+"""No time that can be told comes after it."""
+
+
 class JoinWindows:
     """The windows of a join that may still change. window_s: how long each is."""
 
-    def __init__(self, window_s: float, said: dict[str, dict[str, Any]] | None = None) -> None:
+    def __init__(self, window_s: float, said: Mapping[str, dict[str, Any]] | None = None) -> None:
         """said: what to_json() gave. Raises Corrupt."""
         self._window_s = window_s
         try:
             self._sums = {int(start): WindowSums(**sums) for start, sums in (said or {}).items()}
-        except TypeError:
+        except (TypeError, ValueError, AttributeError, OverflowError):
             raise Corrupt("windows: their sums wanted") from None
+        if not all(_are_sums(asdict(sums).values()) for sums in self._sums.values()):
+            raise Corrupt("windows: sums that are numbers wanted")
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         return {str(start): asdict(sums) for start, sums in sorted(self._sums.items())}
@@ -104,8 +112,28 @@ def newest_lines(folder: Path, most: int) -> list[dict[str, Any]]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a day; [] for none."""
+    """The lines of a day; [] for none. What is no line of ours is left out."""
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()]
-    except (FileNotFoundError, ValueError):
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
         return []
+    return [said for said in map(_said, lines) if _is_line(said)]
+
+
+def _said(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_line(said: Any) -> bool:
+    if not isinstance(said, dict) or type(said.get("window")) is not int or not 0 <= said["window"] < LAST_S:
+        return False
+    sums = [said.get(name) for name in (*_SUMS, "mean_score", "mean_label", "expected_label")]
+    calibration = 0.0 if said.get("calibration", "") is None else said.get("calibration")
+    return _are_sums([*sums, calibration]) and type(said.get("complete")) is bool
+
+
+def _are_sums(values: Iterable[Any]) -> bool:
+    return all(type(value) in (int, float) for value in values)

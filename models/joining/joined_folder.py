@@ -81,7 +81,7 @@ class JoinedFolder:
         """The state that a file completes; raises Corrupt."""
         try:
             said = json.loads((pq.read_schema(self._path(number)).metadata or {})[STATE])
-        except (OSError, KeyError, ValueError, pa.ArrowException):
+        except (OSError, KeyError, ValueError, RecursionError, pa.ArrowException):
             raise Corrupt(f"{self._path(number).name}: a file of a join wanted") from None
         if not isinstance(said, dict):
             raise Corrupt(f"{self._path(number).name}: the state of a join wanted")
@@ -100,17 +100,19 @@ class JoinedFolder:
         yield from sorted(self._numbers(), reverse=True)
 
     def columns(self, number: int, names: Sequence[str]) -> pa.Table:
-        """These columns of a file, all rows."""
-        return pq.read_table(self._path(number), columns=list(names), partitioning=None)
+        """These columns of a file, all rows; raises Corrupt."""
+        with _sound(self._path(number).name):
+            return pq.read_table(self._path(number), columns=list(names), partitioning=None).select(list(names))
 
     def recorded(self, number: int, rows: Sequence[int]) -> pa.Table | None:
-        """Rows of a file in this order, as they were recorded; None where the file is gone."""
+        """Rows of a file in this order, as they were recorded; None where the file is gone. Raises Corrupt."""
         try:
             found = rows_of(self._path(number), rows)
         except FileNotFoundError:
             return None
-        metadata = {key: value for key, value in found.schema.metadata.items() if key != STATE}
-        return found.drop_columns([LABEL, WEIGHT, LATE]).replace_schema_metadata(metadata)
+        metadata = {key: value for key, value in (found.schema.metadata or {}).items() if key != STATE}
+        with _sound(self._path(number).name):
+            return found.drop_columns([LABEL, WEIGHT, LATE]).replace_schema_metadata(metadata)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:010}.parquet"
@@ -118,6 +120,17 @@ class JoinedFolder:
     def _numbers(self) -> list[int]:
         names = (_NAME.fullmatch(name) for name in os.listdir(self.folder))
         return [int(name[1]) for name in names if name]
+
+
+@contextlib.contextmanager
+def _sound(name: str) -> Iterator[None]:
+    """What a library says of a file that is not as it was written, as Corrupt."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, KeyError, IndexError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{name}: a file of a join wanted, got {type(error).__name__}") from None
 
 
 def labelled(rows: pa.Table, labels: np.ndarray, weights: np.ndarray, late: np.ndarray) -> pa.Table:
@@ -128,9 +141,8 @@ def labelled(rows: pa.Table, labels: np.ndarray, weights: np.ndarray, late: np.n
 
 
 def rows_of(path: Path, rows: Sequence[int]) -> pa.Table:
-    """Rows of a Parquet file in this order; only their row groups are read. Raises FileNotFoundError."""
-    with contextlib.ExitStack() as closing:
-        file = closing.enter_context(pq.ParquetFile(path, pre_buffer=False))
+    """Rows of a Parquet file in this order; only their row groups are read. Raises FileNotFoundError, or Corrupt."""
+    with _sound(path.name), pq.ParquetFile(path, pre_buffer=False) as file:
         counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         starts = np.concatenate([[0], np.cumsum(counts)])
         wanted = np.asarray(rows, np.int64)

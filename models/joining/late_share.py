@@ -25,9 +25,12 @@ model of delays: one more model to be wrong.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+
+from processor.errors import Corrupt
 
 Float64s = NDArray[np.float64]
 
@@ -45,13 +48,19 @@ IN_TIME, SCORES, LATE = 0, 1, 2
 class LateShare:
     """The running estimate of one join; late_s 0: nothing is corrected."""
 
-    def __init__(self, wait_s: float, late_s: float, said: dict[str, list[float]] | None = None) -> None:
-        """said: what to_json() gave."""
+    def __init__(self, wait_s: float, late_s: float, said: Mapping[str, list[float]] | None = None) -> None:
+        """said: what to_json() gave. Raises Corrupt."""
         self._wait_s, self._late_s = wait_s, late_s
         buckets = max(1, math.ceil(BUCKETS_A_DOUBLING * math.log2(late_s / wait_s))) if late_s else 0
         self._edges_s = np.geomspace(wait_s, late_s, buckets + 1) if late_s else np.zeros(1)
         self._width_s = max(1.0, late_s / COHORTS)
-        self._cohorts = {int(n): np.array(sums, np.float64) for n, sums in (said or {}).items()}
+        try:
+            self._cohorts = {int(n): np.array(sums, np.float64) for n, sums in (said or {}).items()}
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            raise Corrupt("late share: numbers of each cohort wanted") from None
+        size = LATE + len(self._edges_s) - 1
+        if not all(sums.shape == (size,) for sums in self._cohorts.values()):
+            raise Corrupt(f"late share: {size} numbers of each cohort wanted")
 
     def to_json(self) -> dict[str, list[float]]:
         return {str(n): [float(f"{value:.9g}") for value in sums] for n, sums in sorted(self._cohorts.items())}

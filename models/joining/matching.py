@@ -94,9 +94,13 @@ class OpenOutcomes:
         """Raises Corrupt."""
         try:
             first, end = int(said["first"]), int(said["end"])
-            bits = np.frombuffer(zlib.decompress(base64.b64decode(said["open"])), np.uint8)
+            nbytes = -(-(end - first) // 8)
+            unpacking = zlib.decompressobj()
+            bits = np.frombuffer(unpacking.decompress(base64.b64decode(said["open"]), nbytes + 1), np.uint8)
+            if first < 0 or end < first or len(bits) != nbytes:
+                raise ValueError
             found = np.flatnonzero(np.unpackbits(bits, count=end - first)) + first
-        except (KeyError, TypeError, ValueError, zlib.error) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, zlib.error) as error:
             raise Corrupt(f"open outcomes: a range and its bits wanted, got {type(error).__name__}") from None
         return OpenOutcomes(first, end, frozenset(found.tolist()))
 

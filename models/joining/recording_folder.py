@@ -22,7 +22,7 @@ from models.data.source import Schema
 from models.joining.joined_folder import rows_of
 from models.streams.arrived_rows import Rejected, Rows
 from models.streams.growing_folder import GrowingFolder
-from models.streams.stream import Asked, Segment, Unread
+from models.streams.stream import Asked, Segment, Unread, check_places
 from models.streams.stream_journal import StreamJournal
 from processor.errors import BadInput
 from processor.package.recording_columns import METADATA, OUTPUT
@@ -66,6 +66,7 @@ class RecordingFolder:
 
     def begin(self, known: Sequence[Segment]) -> None:
         self._files.begin(known)
+        check_places(known, model=str)
         for segment in known:
             self._number(segment.where["file"])
             if segment.rows:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
@@ -21,8 +21,8 @@ from models.data.files import ParquetFile
 from models.data.formats import PARQUET_SUFFIXES
 from models.data.source import Schema
 from models.streams.arrived_rows import Rejected, Rows, TableRows
-from models.streams.stream import TRAINING, Asked, Segment, Unread
-from processor.errors import BadInput
+from models.streams.stream import TRAINING, Asked, Segment, Unread, check_places
+from processor.errors import BadInput, Corrupt
 
 LOOK_S, LOOK_SHARE = 0.1, 20
 UNFINISHED_S = 60.0
@@ -57,6 +57,9 @@ class GrowingFolder:
             raise BadInput(
                 f"{self._asked.field}: a folder wanted that Parquet files come into, got {str(self._folder)!r}"
             )
+        check_places(known, file=str, nbytes=int)
+        if any(not _inside(segment.where["file"]) for segment in known):
+            raise Corrupt("stream's journal: files inside the folder wanted")
         self._taken = {segment.where["file"]: segment.where["nbytes"] for segment in known}
 
     def poll(self, wait_s: float) -> list[Segment]:
@@ -134,6 +137,12 @@ class GrowingFolder:
 
     def _types(self, file: ParquetFile) -> dict[str, pa.DataType]:
         return self._columns.check(file.types([name for name, _ in self._columns.wanted]))
+
+
+def _inside(name: str) -> bool:
+    """Whether a name is one of a file below the folder."""
+    parts = PurePosixPath(name).parts
+    return bool(parts) and "\0" not in name and not name.startswith("/") and ".." not in parts
 
 
 def _is_whole(path: Path) -> bool:

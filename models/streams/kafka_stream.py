@@ -26,7 +26,7 @@ import confluent_kafka as ck
 
 from models.data.source import Schema
 from models.streams.arrived_rows import MessageRows, Rejected, Rows
-from models.streams.stream import TRAINING, Asked, Segment, Unread
+from models.streams.stream import TRAINING, Asked, Segment, Unread, check_places
 from processor.errors import BadInput
 
 MOST_MESSAGES = 4096
@@ -79,6 +79,7 @@ class KafkaStream:
         return f"topic {self._topic} of Kafka"
 
     def begin(self, known: Sequence[Segment]) -> None:
+        check_places(known, partition=int, first=int, last=int, messages=int)
         for segment in known:
             self._next[segment.where["partition"]] = segment.where["last"] + 1
         try:

@@ -14,6 +14,7 @@ The URL may hold a password: it, and what redis-py says about it, is never shown
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -26,8 +27,8 @@ from redis.retry import Retry
 
 from models.data.source import Schema
 from models.streams.arrived_rows import MessageRows, Rejected, Rows
-from models.streams.stream import TRAINING, Asked, Segment, Unread
-from processor.errors import BadInput
+from models.streams.stream import TRAINING, Asked, Segment, Unread, check_places
+from processor.errors import BadInput, Corrupt
 
 FETCH_NBYTES = 16 << 20
 LEAST_ENTRIES, FIRST_ENTRIES, MOST_ENTRIES = 1, 64, 8192
@@ -38,6 +39,8 @@ PATIENCE_S = 120.0
 PASSING = (exceptions.ConnectionError, exceptions.TimeoutError)
 LASTING = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 BEGINNING = "0-0"
+
+_ID = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 Answer = TypeVar("Answer")
@@ -75,6 +78,9 @@ class RedisStream:
             said = self._patiently(self._info) if known else self._info()
         except exceptions.RedisError as error:
             raise BadInput(f"{self._asked.field}: a Redis server wanted, got {_told(error)}") from None
+        check_places(known, first=str, last=str, entries=int, index=int)
+        if any(not _ID.fullmatch(segment.where[name]) for segment in known for name in ("first", "last")):
+            raise Corrupt("stream's journal: ids of Redis wanted")
         if known:
             self._last, self._index = known[-1].where["last"], known[-1].where["index"]
             self._check(said)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from models.streams.arrived_rows import Rejected, Rows
+from processor.errors import Corrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +68,11 @@ class Stream(Protocol):
     def unread(self) -> Unread: ...
 
     def close(self) -> None: ...
+
+
+def check_places(known: Sequence[Segment], **kinds: type) -> None:
+    """Raises Corrupt unless the place of each segment of a journal says these things, each of its kind."""
+    for segment in known:
+        for name, kind in kinds.items():
+            if type(segment.where.get(name)) is not kind:
+                raise Corrupt(f"stream's journal: a {name} of each piece wanted")

@@ -150,5 +150,8 @@ def _said(line: bytes) -> dict[str, Any] | None:
     """What a line says; None where it is not whole."""
     if line[8:9] != b" " or not line.endswith(b"\n") or line[:8] != b"%08x" % zlib.crc32(line[9:-1]):
         return None
-    said = json.loads(line[9:-1])
+    try:
+        said = json.loads(line[9:-1])
+    except (ValueError, RecursionError):
+        return None
     return said if isinstance(said, dict) else None

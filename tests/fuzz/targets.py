@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +25,8 @@ from serving.codecs.templates import Templates
 from serving.http import paths as routes
 from serving.http.chunked_body import ChunkedBody
 from serving.http.http_head import read_head
+from tests.fuzz.stream_targets import stream_targets
+from tests.fuzz.target import Target
 
 LENGTH = b"inference-header-content-length"
 
@@ -67,16 +68,6 @@ MIXED = replace(
 )
 PLANS = {id(m): SparsePlan(m) for m in (PACKED, MIXED)}
 IDS, FLOATS = np.arange(6).reshape(2, 3), np.arange(4, dtype=np.float32).reshape(2, 2)
-
-
-@dataclass(frozen=True)
-class Target:
-    """run(data) raises FreshetError for what it refuses, and nothing else. share: of all cases."""
-
-    name: str
-    run: Callable[[bytes], object]
-    corpus: tuple[bytes, ...]
-    share: int = 1
 
 
 def bound(inputs, model):
@@ -333,4 +324,5 @@ def targets(tmp):
         Target("HTTP: path", path, PATHS, 2),
         Target("HTTP: head", http_head, HEADS, 2),
         Target("HTTP: chunked body", chunked_body, CHUNKS, 2),
+        *stream_targets(tmp),
     )

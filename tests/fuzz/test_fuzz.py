@@ -14,7 +14,9 @@ NAMES = [
     "binary: length-prefixed strings", "protobuf: ModelInfer, raw", "protobuf: ModelInfer, typed", "protobuf: Predict",
     "protobuf: Input of examples", "protobuf: DeepRec", "file: delta", "file: delta, past its checksum",
     "file: tensors", "file: manifest", "file: record of a chain", "file: list of a snapshot", "HTTP: path",
-    "HTTP: head", "HTTP: chunked body",
+    "HTTP: head", "HTTP: chunked body", "stream: JSON message", "stream: Arrow message", "stream: entry of Redis",
+    "file: journal of a stream", "file: journal of a stream, past its checksums", "join: state",
+    "join: lines of windows", "join: joined rows", "join: recording",
 ]  # fmt: skip
 
 

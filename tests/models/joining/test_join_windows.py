@@ -1,5 +1,7 @@
 """Sums of windows, and their lines, one each however often they are written."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -44,3 +46,18 @@ def test_it_goes_on_from_what_it_said():
     assert JoinWindows(10.0, made.to_json()).lines(0.0, 0.0) == made.lines(0.0, 0.0)
     with pytest.raises(Corrupt, match="windows"):
         JoinWindows(10.0, {"0": {"nothing": 1}})
+
+
+@pytest.mark.parametrize(
+    "said", [[], {"0": 1}, {"x": {}}, {"0": {"rows": "1"}}, {"0": {"scores": None}}, {"0": {"nothing": 1}}]
+)
+def test_sums_that_are_none_are_refused(said):
+    with pytest.raises(Corrupt, match="windows"):
+        JoinWindows(10.0, said)
+
+
+def test_lines_that_are_not_ours_are_left_out(tmp_path):
+    (line,) = JoinWindows(10.0, {"0": {"rows": 1}}).lines(0.0, 0.0)
+    others = [b"{", b"\xff", b"[" * 100_000, b"[]", b'{"window": 0}', json.dumps({**line, "window": "x"}).encode()]
+    (tmp_path / "1970-01-01.jsonl").write_bytes(b"\n".join([*others, json.dumps(line).encode()]))
+    assert read_lines(tmp_path / "1970-01-01.jsonl") == [line]

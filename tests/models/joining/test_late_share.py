@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.joining.late_share import LateShare
+from processor.errors import Corrupt
 
 
 def fed(share, rng, until_s, delay, p=0.2, rate=50, wait_s=60.0, late_s=2400.0):
@@ -79,3 +80,9 @@ def test_it_goes_on_from_what_it_said_and_forgets_what_tells_nothing():
     share.forget(9000.0)
     assert len(share.to_json()) < len(again.to_json())
     assert again.share(9000.0) == pytest.approx(share.share(9000.0), abs=0.02)
+
+
+@pytest.mark.parametrize("said", [[], {"x": [1.0]}, {"0": [1.0]}, {"0": [["a"]]}, {"0": None}])
+def test_cohorts_that_are_not_as_they_were_said_are_refused(said):
+    with pytest.raises(Corrupt, match="late share"):
+        LateShare(60.0, 2400.0, said)

@@ -1,0 +1,78 @@
+"""Where a join is as of one of its files: what a restart goes on from.
+
+Written by the join itself, and read as whatever anybody may have put there: each field is checked for its kind, what it
+unpacks to is bounded before it is unpacked, and anything else is Corrupt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from models.joining.matching import JoinCounts, OpenOutcomes, counts_from
+from processor.errors import BadInput, Corrupt
+
+FORMAT = "freshet-join/1"
+MOST_ROWS = 1 << 62
+_NUMBER = (int, float)
+_KINDS: dict[str, tuple[type, ...]] = {
+    "model": (str,),
+    "settings": (dict,),
+    "recordings": (int,),
+    "outcomes": (dict,),
+    "counts": (dict,),
+    "share": (dict,),
+    "windows": (dict,),
+    "until_s": _NUMBER,
+    "newest_s": (*_NUMBER, type(None)),
+    "oldest_late": (int,),
+}
+_SETTINGS: dict[str, tuple[type, ...]] = {"key": (str,), "wait": _NUMBER, "late": _NUMBER, "window": _NUMBER}
+
+
+@dataclass(frozen=True, slots=True)
+class JoinState:
+    """model, settings: that the folder is bound to; recordings: the number of the row that leaves next; share, windows:
+    of LateShare and JoinWindows; until_s: all of times before is decided; newest_s: of the rows that left with this
+    file, None where none did; oldest_late: corrections that are still to be made find their rows from this file on."""
+
+    model: str = ""
+    settings: Mapping[str, str | float] = field(default_factory=dict)
+    recordings: int = 0
+    outcomes: OpenOutcomes = field(default_factory=OpenOutcomes)
+    counts: JoinCounts = field(default_factory=JoinCounts)
+    share: Mapping[str, list[float]] = field(default_factory=dict)
+    windows: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    until_s: float = float("-inf")
+    newest_s: float | None = None
+    oldest_late: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        packed = {"outcomes": self.outcomes.to_json(), "counts": asdict(self.counts)}
+        plain = {name: getattr(self, name) for name in _KINDS if name not in packed}
+        return {"format": FORMAT, **plain, **packed}
+
+    @staticmethod
+    def from_json(said: Mapping[str, Any]) -> JoinState:
+        """Raises BadInput for another format, Corrupt for anything that to_json() does not give."""
+        if said.get("format") != FORMAT:
+            raise BadInput(f"--out: a folder of format {FORMAT!r} wanted, got {str(said.get('format'))[:40]!r}")
+        for name, kinds in _KINDS.items():
+            _check(type(said.get(name)) in kinds, name)
+        settings = said["settings"]
+        _check(settings.keys() == _SETTINGS.keys(), "settings")
+        for name, kinds in _SETTINGS.items():
+            _check(type(settings[name]) in kinds, f"settings.{name}")
+        _check(0 <= said["recordings"] < MOST_ROWS, "recordings")
+        _check(0 <= said["oldest_late"] < MOST_ROWS, "oldest_late")
+        _check(not math.isnan(said["until_s"]), "until_s")
+        plain = {name: said[name] for name in _KINDS}
+        packed = {"outcomes": OpenOutcomes.from_json(said["outcomes"]), "counts": counts_from(said["counts"])}
+        return JoinState(**(plain | packed))
+
+
+def _check(sound: bool, name: str) -> None:
+    if not sound:
+        raise Corrupt(f"state of a join: {name} as it was written wanted")
