@@ -1,5 +1,5 @@
 # docker build --target serve -t freshet .          serving, without TensorFlow
-# docker build --target train -t freshet-train .    training and compiling
+# docker build --target train -t freshet-train .    training and compiling, streams, several processes
 # Where no Docker engine is at hand, `make image-steps` runs the same steps in a clean folder.
 
 FROM python:3.11-slim AS build
@@ -16,7 +16,7 @@ ENV NUMBA_CACHE_DIR=/opt/freshet/kernels
 RUN /opt/freshet/bin/python -m processor.kernels
 
 FROM build AS build-train
-RUN /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt '.[train,client,openvino,xla]'
+RUN /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt '.[train,client,openvino,xla,mpi,redis,kafka]'
 
 FROM python:3.11-slim AS runtime
 RUN useradd --create-home --uid 10001 freshet && mkdir /repository && chown freshet /repository

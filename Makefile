@@ -18,9 +18,11 @@ LOADTEST_ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 KILL_ROUNDS ?= 200
 GPU_ARGS ?=
+RELEASE_ARGS ?=
+TOOLS := setuptools hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills wheels wheels-check gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills release gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,7 +36,7 @@ demo: .venv/.kernels ## the whole job in one command; DATA=folder for real data,
 test: .venv/.dev .venv/.kernels ## the tests, two files at a time, without the long stories
 	$(PYTEST) -m "not long" $(TEST_ARGS)
 
-test-long: .venv/.dev .venv/.kernels ## the rest: training, imports, canaries, clients and kills from end to end
+test-long: .venv/.dev .venv/.kernels .venv/.tools ## the rest: training, imports, canaries, clients and kills from end to end
 	$(PYTEST) -m long $(TEST_ARGS)
 
 check: .venv/.dev .venv/.kernels ## lint, format, types
@@ -151,11 +153,8 @@ conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-se
 kills: .venv/.dev .venv/.kernels ## kill -9 of trainer, publisher and server at random moments; KILL_ROUNDS=200
 	FRESHET_KILL_ROUNDS=$(KILL_ROUNDS) $(BIN)/python -m pytest -m kills -o faulthandler_timeout=7200 tests/e2e
 
-wheels: .venv/bin/pip ## dist/: freshet-serving, and freshet-client without the server
-	$(BIN)/python -m tests.wheels --build-only dist
-
-wheels-check: .venv/bin/pip ## every `pip install` line run in a fresh environment, and what they install used
-	$(BIN)/python -m tests.wheels
+release: .venv/.kernels .venv/.tools ## dist/<version>/: both distributions built, checked and used; RELEASE_ARGS="--draft --build-only"
+	$(BIN)/python -m tests.release $(RELEASE_ARGS)
 
 gpu-bundle: .venv/.dev .venv/.kernels ## what gpu-check takes to a machine with a GPU: build/gpu-bundle
 	$(BIN)/python -m tests.gpu bundle $(GPU_ARGS)
@@ -166,11 +165,15 @@ gpu-check: .venv/.dev .venv/.kernels ## the whole GPU side on a machine with an 
 image-steps: .venv/.kernels ## the steps of the Dockerfile in a clean folder, where no Docker engine is at hand
 	PYTHON=$(PYTHON) .ci/image-steps
 
-constraints: ## constraints.txt anew: the newest releases that agree with each other
+constraints: ## constraints.txt and .ci/tools.txt anew: the newest releases that agree with each other
 	$(PYTHON) -m venv --clear build/constraints
 	build/constraints/bin/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS),loadtest,dev]'
 	(grep '^#' constraints.txt; build/constraints/bin/pip freeze --exclude-editable) > build/constraints.txt
 	mv build/constraints.txt constraints.txt
+	$(PYTHON) -m venv --clear build/tools
+	build/tools/bin/pip install --quiet --disable-pip-version-check $(TOOLS)
+	(grep '^#' .ci/tools.txt; build/tools/bin/pip freeze --all) > build/tools.txt
+	mv build/tools.txt .ci/tools.txt
 
 clean: ## removes .venv, build and .demo
 	rm -rf .venv build dist *.egg-info .demo
@@ -186,6 +189,12 @@ clean: ## removes .venv, build and .demo
 
 .venv/.kernels: .venv/.installed $(wildcard processor/kernels/*.py)
 	$(BIN)/python -m processor.kernels
+	@touch $@
+
+# What builds and checks, with dependencies of its own.
+.venv/.tools: .venv/bin/pip .ci/tools.txt
+	$(PYTHON) -m venv --clear .venv/tools
+	.venv/tools/bin/pip install --quiet --disable-pip-version-check -r .ci/tools.txt
 	@touch $@
 
 # Without their dependencies: tensorflow-serving-api wants another TensorFlow than the one that is there, and of this

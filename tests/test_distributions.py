@@ -1,6 +1,6 @@
 """The two distributions: their names, what they hold, and what people are told to install.
 
-`make wheels-check` (tests/wheels.py) builds them and runs those lines in fresh environments.
+`make release` (tests/release) builds them and runs those lines in fresh environments.
 """
 
 import ast
@@ -13,15 +13,12 @@ import tomllib
 import pytest
 
 from processor.extras import DISTRIBUTION, EXTRA_OF
-from tests.wheels import ROOT, client_files, install_lines
+from tests.release.contents import client_files
+from tests.release.newcomer import ROOT, install_lines, requirement
 
 SERVING = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CLIENT = tomllib.loads((ROOT / "serving" / "client" / "pyproject.toml").read_text())
 FLOORS = ("freshet_serving", "serving", "models", "compiler", "processor")
-
-
-def requirement(line):
-    return re.match(r"[\w-]+", line)[0]
 
 
 def imports(file):
@@ -49,7 +46,7 @@ def module_file(name):
 
 
 def test_the_client_holds_every_module_that_its_own_modules_import():
-    files = client_files()
+    files = {ROOT / name for name in client_files(ROOT)}
     missing = {
         f"{file.relative_to(ROOT)} imports {name}"
         for file in files
@@ -65,7 +62,7 @@ def test_the_client_needs_no_library_that_it_does_not_bring():
     names = {"grpcio": "grpc", "protobuf": "google"}
     # A callback of Keras and a hook of PyTorch are for those who have Keras or PyTorch.
     allowed = {names.get(name, name) for name in brings} | {"keras", "tensorflow", "torch"} | set(FLOORS)
-    for file in client_files():
+    for file in (ROOT / name for name in client_files(ROOT)):
         if file.suffix == ".py":
             stray = {name.partition(".")[0] for name in imports(file)} - allowed - set(sys.stdlib_module_names)
             assert stray == set(), file

@@ -2,6 +2,7 @@
 
 cli                 the table of contents
 options_page        docs/options.md
+completion          what a shell completes
 delta_commands      delta
 serve_command       serve
 train_command       train and bench

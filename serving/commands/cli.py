@@ -38,7 +38,6 @@ def _tell_version(wanted: bool) -> None:
 app = typer.Typer(
     name="freshet",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

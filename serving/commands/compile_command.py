@@ -10,10 +10,16 @@ from rich.console import Console
 
 from compiler.progress import bars
 from processor.errors import BadInput
+from serving.commands.completion import models
 
 
 def compile_command(
-    target: Annotated[str, typer.Argument(metavar="PACKAGE|MODEL", help="A version's folder, or a model's name.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="PACKAGE|MODEL", help="A version's folder, or a model's name.", autocompletion=models
+        ),
+    ],
     version: Annotated[int | None, typer.Argument(help="Of the model; the newest when left out.")] = None,
     repository: Annotated[
         str | None, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models, for a model's name.")

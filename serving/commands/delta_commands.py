@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from serving.commands.completion import generations, models
+
 delta_app = typer.Typer(help="List, apply, fold and roll back deltas.", no_args_is_help=True)
 
 AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
@@ -20,7 +22,7 @@ DEFAULT_ADMIN = "http://127.0.0.1:8502"
 @delta_app.command("list")
 def delta_list(
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
-    model: Annotated[str, typer.Argument(help="A model of the repository.")],
+    model: Annotated[str, typer.Argument(help="A model of the repository.", autocompletion=models)],
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
 ) -> None:
     """Lists a version's chain, record by record: deltas verified, rollbacks, what was undone, what waits and why."""
@@ -31,7 +33,7 @@ def delta_list(
 
 @delta_app.command("apply")
 def delta_apply(
-    model: Annotated[str, typer.Argument(help="The model.")],
+    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
     file: Annotated[
         str, typer.Argument(help="The delta file; with --on-server, its path inside the server's repository.")
     ],
@@ -62,7 +64,7 @@ def delta_apply(
 
 @delta_app.command("compact")
 def delta_compact(
-    model: Annotated[str, typer.Argument(help="A model of the repository.")],
+    model: Annotated[str, typer.Argument(help="A model of the repository.", autocompletion=models)],
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
 ) -> None:
@@ -88,8 +90,10 @@ def delta_compact(
 
 @delta_app.command("rollback")
 def delta_rollback(
-    model: Annotated[str, typer.Argument(help="The model.")],
-    generation: Annotated[str, typer.Argument(help="The generation to go back to, such as 3.16.")],
+    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
+    generation: Annotated[
+        str, typer.Argument(help="The generation to go back to, such as 3.16.", autocompletion=generations)
+    ],
     reason: Annotated[str, typer.Option(help="Why; kept in the chain and shown by `freshet delta list`.")] = "",
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
@@ -107,7 +111,7 @@ def delta_rollback(
 
 @delta_app.command("release")
 def delta_release(
-    model: Annotated[str, typer.Argument(help="The model.")],
+    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
     reason: Annotated[str, typer.Option(help="Why; kept in the chain and shown by `freshet delta list`.")] = "",
     admin: AdminOption = DEFAULT_ADMIN,
@@ -120,7 +124,7 @@ def delta_release(
 
 @delta_app.command("reject")
 def delta_reject(
-    model: Annotated[str, typer.Argument(help="The model.")],
+    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
     reason: Annotated[str, typer.Option(help="Why; kept in the chain and shown by `freshet delta list`.")] = "",
     admin: AdminOption = DEFAULT_ADMIN,
@@ -144,7 +148,7 @@ def _decide(what: str, model: str, version: int | None, reason: str, admin: str,
 
 @delta_app.command("make")
 def delta_make(
-    model: Annotated[str, typer.Argument(help="The model.")],
+    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
     from_export: Annotated[
         Path, typer.Option("--from-export", help="The retrained model: whatever `freshet import` takes.")
     ],

@@ -17,6 +17,7 @@ from rich.table import Table
 from compiler.progress import bars
 from processor.errors import BadInput
 from processor.generation import Generation
+from serving.commands.completion import models
 
 if TYPE_CHECKING:
     from models.config.evaluate_section import EvaluateConfig
@@ -26,7 +27,9 @@ SHOWN = ("rows", "auc", "log_loss", "predicted", "observed")
 
 
 def evaluate(
-    model: Annotated[str | None, typer.Argument(help="A model of the repository, in the place of --config.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="A model of the repository, in the place of --config.", autocompletion=models)
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Training file of the model.")] = None,
     data: Annotated[str | None, typer.Option(help="File, folder or glob of rows. [that of the training file]")] = None,
     generation: Annotated[str | None, typer.Option(help="Such as 3.17. [what the newest version serves]")] = None,

@@ -21,11 +21,14 @@ from processor.package.delta import Delta, read_delta
 from processor.package.manifest import WHOLE, ExecutableEntry, Input
 from processor.package.repository import Repository
 from processor.package.version import DELTAS
+from serving.commands.completion import models
 from serving.commands.import_command import draw
 
 
 def inspect(
-    model: Annotated[str | None, typer.Argument(help="A model of the repository; all of them when left out.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="A model of the repository; all of them when left out.", autocompletion=models)
+    ] = None,
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")] = "",
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
     verify: Annotated[bool, typer.Option(help="Also check size and checksum of every file.")] = False,

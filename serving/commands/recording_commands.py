@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from processor.package.warmup import MAX_REQUESTS
+from serving.commands.completion import models
 
 recordings_app = typer.Typer(help="Requests that a server has recorded.", no_args_is_help=True)
 
 
 @recordings_app.command("warmup")
 def recordings_warmup(
-    model: Annotated[str, typer.Argument(help="The model.")],
+    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
     recordings: Annotated[str, typer.Option(help="Folder that the server recorded to, or one file of it.")],
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from processor.generation import UNDO_DEPTH
+from serving.commands.completion import models
 
 repository_app = typer.Typer(help="Look after a folder of models.", no_args_is_help=True)
 
@@ -21,7 +22,9 @@ def repository_group() -> None:
 @repository_app.command("prune")
 def prune(
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
-    model: Annotated[str | None, typer.Option(help="Only this model; all of them when left out.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Only this model; all of them when left out.", autocompletion=models)
+    ] = None,
     keep: Annotated[
         int, typer.Option(min=0, help="Generations of each version that can still be rolled back.")
     ] = UNDO_DEPTH,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from processor.errors import BadInput
+from serving.commands.completion import models
 
 if TYPE_CHECKING:
     from processor.package.version import VersionReader
@@ -15,7 +16,7 @@ tables_app = typer.Typer(help="Tables that live in a row store.", no_args_is_hel
 
 PUSH_TIMEOUT_S = 30.0
 
-ModelArgument = Annotated[str, typer.Argument(help="The model.")]
+ModelArgument = Annotated[str, typer.Argument(help="The model.", autocompletion=models)]
 UrlOption = Annotated[
     str,
     typer.Option(

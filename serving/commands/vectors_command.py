@@ -10,10 +10,11 @@ from rich.console import Console
 
 from compiler.progress import bars
 from processor.generation import Generation
+from serving.commands.completion import models
 
 
 def vectors(
-    model: Annotated[str, typer.Argument(help="A model of the repository.")],
+    model: Annotated[str, typer.Argument(help="A model of the repository.", autocompletion=models)],
     items: Annotated[str, typer.Option(help="File, folder or glob of the items' features: Parquet, CSV, MovieLens.")],
     out: Annotated[Path, typer.Option(help="Parquet file to write: the id, and its vector.")],
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],

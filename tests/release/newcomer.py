@@ -1,23 +1,21 @@
-"""python -m tests.wheels: builds both wheels and uses them as a stranger would, in fresh environments.
+"""Both wheels used as a newcomer would, in fresh environments.
 
 Every line of README, docs and messages that tells somebody to install Freshet is run as it is written; then the server
 is started from the wheel and asked by the client of the other one, over HTTP and gRPC, and a model is trained with the
-extra. Takes minutes, and what the extras weigh: `make wheels-check`.
+extra. Takes minutes, and what the extras weigh.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-import tempfile
-import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # What follows is the end of a line of code, of a quotation, or the comment beside a command.
 LINE = re.compile(r"pip install (?:'freshet[\w-]*\[[\w,]+\]'|freshet[\w-]*|\./[\w/]+)")
 # Of no use on a machine without a GPU: resolved, not installed. TensorRT's packages fetch themselves from NVIDIA's
@@ -45,17 +43,11 @@ assert not heavy, heavy
 """
 
 
-def client_files() -> set[Path]:
-    """The files that freshet-client is made of, but for its licence."""
-    home = ROOT / "serving" / "client"
-    held = tomllib.loads((home / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    files: set[Path] = set()
-    for source, target in held["force-include"].items():
-        path = (home / source).resolve()
-        assert path.exists(), source
-        assert target.endswith("LICENSE") or path == ROOT / target, source
-        files.update(f for f in path.rglob("*.py")) if path.is_dir() else files.add(path)
-    return files
+def requirement(line: str) -> str:
+    """The name of what a line of dependencies asks for."""
+    found = re.match(r"[\w-]+", line)
+    assert found is not None, line
+    return found[0]
 
 
 def install_lines() -> list[str]:
@@ -106,14 +98,6 @@ class Environment:
         return subprocess.Popen(shlex.split(line), cwd=cwd, env=self._env, text=True, stdout=subprocess.PIPE)
 
 
-def build(wheels: Path) -> None:
-    """Both wheels, into a folder."""
-    for source in (ROOT, ROOT / "serving" / "client"):
-        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, source]
-        subprocess.run(pip, check=True)
-    print(*sorted(f"{path.name} {path.stat().st_size >> 10} KiB" for path in wheels.glob("*.whl")), sep="\n")
-
-
 def use(work: Path, serving: Environment, client: Environment) -> None:
     """Trains, serves and asks, with nothing but the two wheels."""
     clicks = "user_id,clicked\n" + "".join(f"{i % 50},{i % 3 == 0:d}\n" for i in range(4000))
@@ -138,35 +122,24 @@ def use(work: Path, serving: Environment, client: Environment) -> None:
         server.wait(60)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.wheels", description=__doc__)
-    parser.add_argument("--build-only", type=Path, metavar="FOLDER", help="leave the two wheels there, and end")
-    if folder := parser.parse_args().build_only:
-        build(folder)
-        return
-    with tempfile.TemporaryDirectory() as held:
-        work = Path(held)
-        build(wheels := work / "wheels")
-        lines = install_lines()
-        unresolved = []
-        for number, line in enumerate(lines):
-            environment = Environment(work / f"env{number}", wheels)
-            if f"[{RESOLVED_ONLY}]" in line:
-                unresolved += environment.resolve(line, ROOT)
-                continue
+def try_out(wheels: Path, work: Path) -> list[str]:
+    """Runs it all, in a folder that is empty; the lines that could not be tried. Raises CalledProcessError."""
+    lines = install_lines()
+    unresolved = []
+    for number, line in enumerate(lines):
+        environment = Environment(work / f"env{number}", wheels)
+        if f"[{RESOLVED_ONLY}]" in line:
+            unresolved += environment.resolve(line, ROOT)
+        else:
             environment.run(line, ROOT)
             environment.run("python -c 'import freshet_serving'", work)
-        serving, client = (Environment(work / name, wheels) for name in ("serving", "client"))
-        serving.run("pip install 'freshet-serving[train]'", work)
-        client.run("pip install freshet-client", work)
-        use(work, serving, client)
-        # Beside each other, as somebody's own dependencies may have it.
-        serving.run("pip install freshet-client", work)
-        use(work, serving, serving)
+        shutil.rmtree(work / f"env{number}")
+    serving, client = (Environment(work / name, wheels) for name in ("serving", "client"))
+    serving.run("pip install 'freshet-serving[train]'", work)
+    client.run("pip install freshet-client", work)
+    use(work, serving, client)
+    # Beside each other, as somebody's own dependencies may have it.
+    serving.run("pip install freshet-client", work)
+    use(work, serving, serving)
     print(f"{len(lines) - len(unresolved)} lines that install, run; served, asked and trained from the wheels")
-    for line in unresolved:
-        print(f"not resolved, for want of NVIDIA's index: {line}")
-
-
-if __name__ == "__main__":
-    main()
+    return unresolved

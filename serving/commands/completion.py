@@ -1,0 +1,51 @@
+"""What a shell completes: models of a repository and their newest generations, as `--repository` or FRESHET_REPOSITORY
+names it.
+
+A shell asks with every TAB, so this reads folders' names and, for generations, the records since a snapshot; nothing is
+loaded and nobody is asked over the network. Names are those that a model may have, so none means anything to a shell.
+What cannot be read completes to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+
+import typer
+
+from processor.errors import FreshetError
+
+REPOSITORY = "FRESHET_REPOSITORY"
+
+
+def models(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of models that begin so."""
+    from processor.package.repository import Repository
+
+    try:
+        return [name for name in Repository(_folder(ctx)).models() if name.startswith(incomplete)]
+    except (FreshetError, OSError, ValueError):
+        return []
+
+
+def generations(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Generations of the model's newest version that begin so and can be gone back to, newest first."""
+    from processor.chain.ledger import Ledger
+    from processor.generation import UNDO_DEPTH
+    from processor.package.repository import Repository
+
+    try:
+        version = Repository(_folder(ctx)).version(ctx.params.get("model") or "")
+        ledger = Ledger(version.folder, version.root_manifest)
+        ledger.begin_at_snapshot()
+        ledger.look()
+        line = islice(ledger.history.back(ledger.history.target), 1, UNDO_DEPTH + 1)
+        names = [f"{version.manifest.version}.{link.step}" for link in line]
+    except (FreshetError, OSError, ValueError):
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _folder(ctx: typer.Context) -> str:
+    # A command that talks to a server has no --repository.
+    return str(ctx.params.get("repository") or os.environ.get(REPOSITORY, ""))

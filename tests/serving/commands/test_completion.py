@@ -1,0 +1,95 @@
+"""What a shell is told when somebody presses TAB."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from processor.chain.ledger import Ledger
+from processor.package.repository import Repository
+from tests.packages import make_delta, write_package
+
+ROOT = Path(__file__).parents[3]
+COMMAND = [sys.executable, "-c", "from serving.commands.cli import app; app(prog_name='freshet')"]
+
+
+@pytest.fixture
+def repository(tmp_path):
+    write_package(tmp_path, model="ctr")
+    write_package(tmp_path, model="ctr", version=2)
+    write_package(tmp_path, model="ads")
+    (tmp_path / "$(touch x)").mkdir()
+    (tmp_path / ".runs").mkdir()
+    ledger = Ledger.of(Repository(tmp_path).version("ctr"))
+    for step in (1, 2, 3):
+        ledger.publish(replace(make_delta(step, [1], version=2), model="ctr"))
+    return tmp_path
+
+
+def completed(line, repository=None, shell="bash"):
+    """What is offered for the last word of a line."""
+    env = {**os.environ, "_FRESHET_COMPLETE": f"complete_{shell}"}
+    env.pop("FRESHET_REPOSITORY", None)
+    if repository is not None:
+        env["FRESHET_REPOSITORY"] = str(repository)
+    if shell == "bash":
+        words = line.split(" ")
+        env |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    else:
+        env |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    done = subprocess.run(COMMAND, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_commands_and_options_are_completed():
+    assert "inspect" in completed("freshet ins")
+    assert completed("freshet repository prune --dry") == ["--dry-run"]
+
+
+def test_models_are_those_of_the_repository_that_is_named(repository):
+    assert completed(f"freshet inspect --repository {repository} ") == ["ads", "ctr"]
+    assert completed("freshet delta rollback c", repository) == ["ctr"]
+    assert completed("freshet repository prune --model a", repository) == ["ads"]
+
+
+def test_generations_are_those_that_can_be_gone_back_to_newest_first(repository):
+    assert completed("freshet delta rollback ctr ", repository) == ["2.2", "2.1", "2.0"]
+    assert completed("freshet delta rollback ctr 2.1", repository) == ["2.1"]
+
+
+def test_what_cannot_be_read_completes_to_nothing(repository):
+    assert completed("freshet inspect ") == []
+    assert completed("freshet inspect ", repository / "none") == []
+    assert completed("freshet delta rollback nobody ", repository) == []
+    (repository / "ctr" / "2" / "model.json").write_bytes(b"{")
+    assert completed("freshet delta rollback ctr ", repository) == []
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_are_told_the_same(repository, shell):
+    assert "ctr" in " ".join(completed("freshet inspect c", repository, shell))
+
+
+def test_bash_completes_a_model_by_the_script_that_it_is_given(repository, tmp_path):
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("bash is not here")
+    command = tmp_path / "bin" / "freshet"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\ncd {ROOT}\nexec "{sys.executable}" -c "{COMMAND[2]}" "$@"\n')
+    command.chmod(0o755)
+    script = (
+        'eval "$(_FRESHET_COMPLETE=source_bash freshet)"\n'
+        'function="$(complete -p freshet | sed \'s/.*-F \\([^ ]*\\).*/\\1/\')"\n'
+        "COMP_WORDS=(freshet inspect c) COMP_CWORD=2\n"
+        '"$function" freshet c inspect\n'
+        'echo "${COMPREPLY[@]}"\n'
+    )
+    env = {**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "FRESHET_REPOSITORY": str(repository)}
+    done = subprocess.run([bash, "-c", script], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["ctr"], done.stderr

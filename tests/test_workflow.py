@@ -1,0 +1,60 @@
+"""What runs elsewhere is what runs here: the workflow of CI and the hooks before a commit, and the schema of the first."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+HOOKS = ROOT / ".pre-commit-config.yaml"
+TOOLS = ROOT / ".venv" / "tools" / "bin"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check-jsonschema", "--builtin-schema", "vendor.github-workflows", WORKFLOW),
+        ("check-jsonschema", "--builtin-schema", "custom.github-workflows-require-timeout", WORKFLOW),
+        ("pre-commit", "validate-config", HOOKS),
+    ],
+    ids=["schema", "timeouts", "hooks"],
+)
+def test_it_is_what_its_reader_takes(command):
+    if not TOOLS.exists():
+        pytest.skip("what checks it is not here: make .venv/.tools")
+    done = subprocess.run([TOOLS / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_it_may_read_and_nothing_else_and_keeps_no_credentials():
+    text = WORKFLOW.read_text()
+    assert text.count("permissions:") == 1
+    assert re.search(r"^permissions:\n  contents: read\n\n", text, re.MULTILINE)
+    assert text.count("actions/checkout@") == text.count("persist-credentials: false")
+    assert "secrets." not in text
+    # What a pull request calls itself would be run.
+    assert "github.event" not in text
+
+
+def test_actions_are_those_of_github_at_a_major_version():
+    used = re.findall(r"uses: (\S+)", WORKFLOW.read_text())
+    assert used
+    assert [action for action in used if not re.fullmatch(r"actions/[\w-]+@v\d+", action)] == []
+
+
+def test_every_command_is_one_that_is_here():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"run: make ([\w-]+)", WORKFLOW.read_text()):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    assert "run: .ci/run" in WORKFLOW.read_text()
+
+
+def test_a_hook_takes_nothing_from_the_network_and_names_files_that_are_there():
+    text = HOOKS.read_text()
+    assert re.findall(r"repo: (\S+)", text) == ["local"]
+    assert set(re.findall(r"language: (\S+)", text)) == {"system"}
+    named = re.findall(r"tests/\w+\.py", text)
+    assert named
+    assert [name for name in named if not (ROOT / name).is_file()] == []
