@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --
 KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 RELEASE_ARGS ?=
-TOOLS := setuptools hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
+TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TEST_ARGS ?=
 
 .PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills release gpu-bundle gpu-check image-steps constraints clean
@@ -172,7 +172,7 @@ constraints: ## constraints.txt and .ci/tools.txt anew: the newest releases that
 	mv build/constraints.txt constraints.txt
 	$(PYTHON) -m venv --clear build/tools
 	build/tools/bin/pip install --quiet --disable-pip-version-check $(TOOLS)
-	(grep '^#' .ci/tools.txt; build/tools/bin/pip freeze --all) > build/tools.txt
+	(grep '^#' .ci/tools.txt; build/tools/bin/pip freeze --all --exclude pip) > build/tools.txt
 	mv build/tools.txt .ci/tools.txt
 
 clean: ## removes .venv, build and .demo

@@ -1,4 +1,4 @@
-"""What runs elsewhere is what runs here: the workflow of CI and the hooks before a commit, and the schema of the first."""
+"""What runs elsewhere is what runs here: the workflow of CI, and the hooks before a commit."""
 
 import re
 import subprocess

@@ -41,7 +41,7 @@ from models.joining.recording_folder import RECORDINGS, RecordingFolder, score_c
 from models.joining.timed_stream import TimedStream
 from models.streams.followed_source import FollowedSource
 from models.streams.open_rows import open_stream
-from models.streams.stream import Asked, Stream
+from models.streams.stream import Caller, Stream
 from models.streams.stream_journal import StreamJournal
 from processor.errors import BadInput
 from processor.package.recording_columns import GENERATION, REQUEST, TIME
@@ -49,7 +49,7 @@ from processor.package.recording_columns import GENERATION, REQUEST, TIME
 MOST_WAITING = 10_000_000
 MANY_HELD = 200_000
 WINDOWS = f"{BOOKS}/windows"
-OUTCOMES = Asked("--outcomes", RECORDINGS.anew)
+OUTCOMES = Caller("--outcomes", RECORDINGS.anew)
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,9 +399,9 @@ class JoinRun:
         requests, names = (column.to_pylist() for column in mine.columns)
         return [_key((request or "").encode(), name) for request, name in zip(requests, names)]
 
-    def _journal_of(self, asked: Asked, stream: Stream) -> StreamJournal:
-        path = self._folder.books / f"{asked.field.removeprefix('--')}.journal"
-        return StreamJournal(path, stream.identity, asked=asked)
+    def _journal_of(self, caller: Caller, stream: Stream) -> StreamJournal:
+        path = self._folder.books / f"{caller.field.removeprefix('--')}.journal"
+        return StreamJournal(path, stream.identity, caller=caller)
 
     def _check(self, state: JoinState) -> None:
         begun = {**state.settings, "model": state.model}

@@ -60,7 +60,7 @@ class JoinState:
         if said.get("format") != FORMAT:
             raise BadInput(f"--out: a folder of format {FORMAT!r} wanted, got {str(said.get('format'))[:40]!r}")
         for name, kinds in _KINDS.items():
-            _check(type(said.get(name)) in kinds, name)
+            _check(name in said and type(said[name]) in kinds, name)
         settings = said["settings"]
         _check(settings.keys() == _SETTINGS.keys(), "settings")
         for name, kinds in _SETTINGS.items():

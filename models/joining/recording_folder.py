@@ -22,12 +22,12 @@ from models.data.source import Schema
 from models.joining.joined_folder import rows_of
 from models.streams.arrived_rows import Rejected, Rows
 from models.streams.growing_folder import GrowingFolder
-from models.streams.stream import Asked, Segment, Unread, check_places
+from models.streams.stream import Caller, Segment, Unread, check_places
 from models.streams.stream_journal import StreamJournal
 from processor.errors import BadInput
 from processor.package.recording_columns import METADATA, OUTPUT
 
-RECORDINGS = Asked("--recordings", "a join into another --out begins")
+RECORDINGS = Caller("--recordings", "a join into another --out begins")
 
 _NAME = re.compile(r".*-(?P<recorder>[^-]+)-(?P<at_ms>\d+)-(?P<number>\d+)\.parquet")
 
@@ -46,7 +46,7 @@ class RecordingFolder:
     def __init__(self, folder: str, model: str, schema: Schema) -> None:
         """model: "": of the only model that is there."""
         self._folder, self._model = Path(folder), model
-        self._files = GrowingFolder(folder, schema, asked=RECORDINGS)
+        self._files = GrowingFolder(folder, schema, caller=RECORDINGS)
         self._recorders: dict[str, _Numbers] = {}
         self.lost_rows = 0
 

@@ -21,7 +21,7 @@ from models.data.files import ParquetFile
 from models.data.formats import PARQUET_SUFFIXES
 from models.data.source import Schema
 from models.streams.arrived_rows import Rejected, Rows, TableRows
-from models.streams.stream import TRAINING, Asked, Segment, Unread, check_places
+from models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
 from processor.errors import BadInput, Corrupt
 
 LOOK_S, LOOK_SHARE = 0.1, 20
@@ -37,9 +37,9 @@ class GrowingFolder:
         schema: Schema,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        asked: Asked = TRAINING,
+        caller: Caller = TRAINING,
     ) -> None:
-        self._folder, self._asked = Path(folder), asked
+        self._folder, self._caller = Path(folder), caller
         self._columns = CanonicalColumns(schema, text=False)
         self._now_s, self._sleep = now_s, sleep
         self._taken: dict[str, int] = {}
@@ -55,7 +55,7 @@ class GrowingFolder:
     def begin(self, known: Sequence[Segment]) -> None:
         if not self._folder.is_dir():
             raise BadInput(
-                f"{self._asked.field}: a folder wanted that Parquet files come into, got {str(self._folder)!r}"
+                f"{self._caller.field}: a folder wanted that Parquet files come into, got {str(self._folder)!r}"
             )
         check_places(known, file=str, nbytes=int)
         if any(not _inside(segment.where["file"]) for segment in known):

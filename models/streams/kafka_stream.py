@@ -26,7 +26,7 @@ import confluent_kafka as ck
 
 from models.data.source import Schema
 from models.streams.arrived_rows import MessageRows, Rejected, Rows
-from models.streams.stream import TRAINING, Asked, Segment, Unread, check_places
+from models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
 from processor.errors import BadInput
 
 MOST_MESSAGES = 4096
@@ -43,13 +43,13 @@ class KafkaStream:
     """Messages of one topic, each partition in its order."""
 
     def __init__(
-        self, url: str, schema: Schema, now_s: Callable[[], float] = time.monotonic, asked: Asked = TRAINING
+        self, url: str, schema: Schema, now_s: Callable[[], float] = time.monotonic, caller: Caller = TRAINING
     ) -> None:
         """url: kafka://host:port[,host:port]/topic. Raises BadInput for one that is none."""
-        parts, self._asked = urlsplit(url), asked
+        parts, self._caller = urlsplit(url), caller
         self._topic = parts.path.removeprefix("/")
         if parts.scheme != "kafka" or not parts.netloc or not self._topic or "@" in parts.netloc:
-            raise BadInput(f"{asked.field}: {FORM} wanted")
+            raise BadInput(f"{caller.field}: {FORM} wanted")
         self._messages = MessageRows(schema)
         self._now_s = now_s
         self._trouble = ""
@@ -86,7 +86,7 @@ class KafkaStream:
             self._assign()
         except ck.KafkaException as error:
             wanted = f"Kafka's topic {self._topic[:80]!r}"
-            raise BadInput(f"{self._asked.field}: {wanted} wanted, got {_told(error)}") from None
+            raise BadInput(f"{self._caller.field}: {wanted} wanted, got {_told(error)}") from None
 
     def poll(self, wait_s: float) -> list[Segment]:
         try:
@@ -156,7 +156,7 @@ class KafkaStream:
         if wanted > end:
             raise BadInput(
                 f"topic {self._topic}: partition {partition} up to offset {wanted - 1} was read and wanted, got"
-                f" one that ends at {end}: it was made anew; {self._asked.anew} with this one"
+                f" one that ends at {end}: it was made anew; {self._caller.anew} with this one"
             )
         if 0 <= wanted < first:
             self._lost += first - wanted
@@ -176,7 +176,7 @@ class KafkaStream:
                     until_s = self._now_s() + (0 if failure is not None and _is_gone(failure) else TIMEOUT_S)
         except ck.KafkaException as error:
             wanted = "messages that were read before"
-            raise BadInput(f"{self._asked.field}: {wanted} wanted of Kafka, got {_told(error)}") from None
+            raise BadInput(f"{self._caller.field}: {wanted} wanted of Kafka, got {_told(error)}") from None
         finally:
             consumer.close()
         if len(found) != where["messages"] or found[-1][0] != where["last"]:

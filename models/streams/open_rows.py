@@ -9,7 +9,7 @@ from models.data.formats import STREAMS
 from models.data.open_data import open_source
 from models.data.source import Schema, Source, wanted_fields
 from models.streams.followed_source import FollowedSource
-from models.streams.stream import TRAINING, Asked, Stream
+from models.streams.stream import TRAINING, Caller, Stream
 from models.streams.stream_journal import StreamJournal
 from processor.extras import needed
 
@@ -34,16 +34,16 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
     return FollowedSource(stream, StreamJournal(journal, stream.identity, anew), schema, data.follow)
 
 
-def open_stream(form: str, path: str, schema: Schema, asked: Asked = TRAINING) -> Stream:
+def open_stream(form: str, path: str, schema: Schema, caller: Caller = TRAINING) -> Stream:
     """A stream by its format: a folder where it is none of STREAMS. Raises BadInput."""
     if form == "redis":
         with needed("a Redis stream"):
             from models.streams.redis_stream import RedisStream
-        return RedisStream(path, schema, asked=asked)
+        return RedisStream(path, schema, caller=caller)
     if form == "kafka":
         with needed("a topic of Kafka"):
             from models.streams.kafka_stream import KafkaStream
-        return KafkaStream(path, schema, asked=asked)
+        return KafkaStream(path, schema, caller=caller)
     from models.streams.growing_folder import GrowingFolder
 
-    return GrowingFolder(path, schema, asked=asked)
+    return GrowingFolder(path, schema, caller=caller)

@@ -27,7 +27,7 @@ from redis.retry import Retry
 
 from models.data.source import Schema
 from models.streams.arrived_rows import MessageRows, Rejected, Rows
-from models.streams.stream import TRAINING, Asked, Segment, Unread, check_places
+from models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
 from processor.errors import BadInput, Corrupt
 
 FETCH_NBYTES = 16 << 20
@@ -55,11 +55,11 @@ class RedisStream:
         schema: Schema,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        asked: Asked = TRAINING,
+        caller: Caller = TRAINING,
     ) -> None:
         """url: redis[s]://[user:password@]host[:port][/db]/stream. Raises BadInput for one that is none."""
-        self._asked = asked
-        self._key, self._client = _opened(url, asked.field)
+        self._caller = caller
+        self._key, self._client = _opened(url, caller.field)
         self._messages = MessageRows(schema)
         self._now_s, self._sleep = now_s, sleep
         self._last, self._index, self._lost = BEGINNING, 0, 0
@@ -77,7 +77,7 @@ class RedisStream:
         try:
             said = self._patiently(self._info) if known else self._info()
         except exceptions.RedisError as error:
-            raise BadInput(f"{self._asked.field}: a Redis server wanted, got {_told(error)}") from None
+            raise BadInput(f"{self._caller.field}: a Redis server wanted, got {_told(error)}") from None
         check_places(known, first=str, last=str, entries=int, index=int)
         if any(not _ID.fullmatch(segment.where[name]) for segment in known for name in ("first", "last")):
             raise Corrupt("stream's journal: ids of Redis wanted")
@@ -125,7 +125,7 @@ class RedisStream:
             )
         except exceptions.RedisError as error:
             wanted = "rows that were read before"
-            raise BadInput(f"{self._asked.field}: {wanted} wanted of Redis, got {_told(error)}") from None
+            raise BadInput(f"{self._caller.field}: {wanted} wanted of Redis, got {_told(error)}") from None
         if len(entries) != where["entries"]:
             raise BadInput(
                 f"stream {self._key}: entries {where['first']} to {where['last']} are wanted once more,"
@@ -177,7 +177,7 @@ class RedisStream:
             raise BadInput(
                 f"stream {self._key}: the one that was read up to {self._last} wanted, got"
                 f" {'none' if said is None else f'another one, which ends at {said[2]}'};"
-                f" {self._asked.anew} with this one"
+                f" {self._caller.anew} with this one"
             )
         self._added, length, _ = said
         # Entries before the oldest that is there, but for those that were read.

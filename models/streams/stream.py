@@ -30,14 +30,14 @@ class Unread:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Who asked for a stream, as messages have it. field: what names the stream; anew: how to begin with another."""
+class Caller:
+    """Who reads a stream, as messages have it. field: what names the stream; anew: how to begin with another."""
 
     field: str
     anew: str
 
 
-TRAINING = Asked("data.path", "--new-version --from-scratch begins")
+TRAINING = Caller("data.path", "--new-version --from-scratch begins")
 
 
 class Stream(Protocol):

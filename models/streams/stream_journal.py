@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.streams.stream import TRAINING, Asked, Segment
+from models.streams.stream import TRAINING, Caller, Segment
 from processor.errors import BadInput, Corrupt
 from processor.package.atomic import atomic_file
 
@@ -37,10 +37,10 @@ FORMAT = "freshet-stream/1"
 class StreamJournal:
     """The segments of one stream in the order of their rows."""
 
-    def __init__(self, path: Path, identity: str, anew: bool = False, asked: Asked = TRAINING) -> None:
+    def __init__(self, path: Path, identity: str, anew: bool = False, caller: Caller = TRAINING) -> None:
         """Opens or begins the journal of a stream; anew: in place of what is there. Raises BadInput where the file is
         of another stream."""
-        self._path, self._identity, self._asked = path, identity, asked
+        self._path, self._identity, self._caller = path, identity, caller
         self._starts: list[int] = []
         self.segments: list[Segment] = []
         self._nbytes = self._load() if path.exists() and not anew else 0
@@ -126,8 +126,8 @@ class StreamJournal:
             raise Corrupt(f"{self._path.name}: format {FORMAT!r} wanted")
         if said.get("stream") != self._identity:
             raise BadInput(
-                f"{self._asked.field}: {str(said.get('stream'))[:200]} wanted, which has been read so far, got"
-                f" {self._identity}; {self._asked.anew} with another one"
+                f"{self._caller.field}: {str(said.get('stream'))[:200]} wanted, which has been read so far, got"
+                f" {self._identity}; {self._caller.anew} with another one"
             )
 
     def _take(self, said: dict[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """Full versions that training has published and that may go, and their end.
 
-Kept, always: the newest `keep` of the model, two at least, whoever made them; the one that is trained on; what labels or
-the policy that the repository keeps name; whatever somebody else has put there. What a server's own configuration file
-names, nobody but that server knows: a label keeps it.
+Kept, always: the newest `keep` of the model, two at least, whoever made them; the one that is trained on; what labels
+or the policy that the repository keeps name; whatever somebody else has put there. What a server's own configuration
+file names, nobody but that server knows: a label keeps it.
 
 A version goes by one rename to a hidden name, made durable, and then file by file. A kill leaves it whole or hidden,
 and the next run, or `freshet repository prune`, removes what is hidden. Servers that still serve it have its files
@@ -28,8 +28,8 @@ NOTE = {"made_by": "freshet train"}
 
 
 def removable(repository: Repository, model: str, keep: int, current: int) -> list[int]:
-    """The versions that may go, ascending. current: the one that is trained on. Raises FreshetError where that cannot be
-    told."""
+    """The versions that may go, ascending. current: the one that is trained on. Raises FreshetError where that cannot
+    be told."""
     numbers = repository.versions(model)
     policy = ModelPolicy.parse(repository.traffic(model).get("policy", {}), "policy")
     stays = {current, *numbers[-max(keep, LEAST_KEPT) :], *repository.labels(model).values(), *policy.labels.values()}

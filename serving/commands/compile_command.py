@@ -16,9 +16,7 @@ from serving.commands.completion import models
 def compile_command(
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="PACKAGE|MODEL", help="A version's folder, or a model's name.", autocompletion=models
-        ),
+        typer.Argument(metavar="PACKAGE|MODEL", help="A version's folder, or a model's name.", autocompletion=models),
     ],
     version: Annotated[int | None, typer.Argument(help="Of the model; the newest when left out.")] = None,
     repository: Annotated[

@@ -13,7 +13,7 @@ from itertools import islice
 
 import typer
 
-from processor.errors import FreshetError
+from processor.errors import FreshetError, NotFound
 
 REPOSITORY = "FRESHET_REPOSITORY"
 
@@ -48,4 +48,7 @@ def generations(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _folder(ctx: typer.Context) -> str:
     # A command that talks to a server has no --repository.
-    return str(ctx.params.get("repository") or os.environ.get(REPOSITORY, ""))
+    folder = str(ctx.params.get("repository") or os.environ.get(REPOSITORY, ""))
+    if not folder:
+        raise NotFound("repository: none is named")
+    return folder

@@ -1,8 +1,8 @@
 """Bills of materials: for each distribution, the libraries that come along where it is installed, as CycloneDX JSON.
 
 The wheel is installed into an environment of its own, at the versions of constraints.txt, and what is there is listed:
-so the bill is of what was resolved, with licences and the hashes that the installer recorded, not of what was asked for.
-Without times and serial numbers: the same wheel and the same constraints give the same bill.
+so the bill is of what was resolved, not of what was asked for. Without times and serial numbers:
+the same wheel and the same constraints give the same bill.
 """
 
 from __future__ import annotations

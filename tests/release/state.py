@@ -1,6 +1,6 @@
 """The state that a release is made of: one version, one commit, one section of the changelog.
 
-The version stands in pyproject.toml and nowhere else: freshet-client reads it there, the command from what is installed.
+The version stands in pyproject.toml and nowhere else: freshet-client reads it there, the command in what is installed.
 """
 
 from __future__ import annotations
@@ -45,14 +45,18 @@ def refusals(root: Path) -> list[str]:
         found.append(f"project.version: a version such as 1.2.0 or 1.2.0rc1 wanted, got {version!r}")
     if changed := git(root, "status", "--porcelain"):
         lines = changed.splitlines()
-        found.append(f"tree: a clean one wanted, got {len(lines)} changed or unknown files, {lines[0].split()[-1]} first")
+        found.append(
+            f"tree: a clean one wanted, got {len(lines)} changed or unknown files, {lines[0].split()[-1]} first"
+        )
     changelog = (root / "CHANGELOG.md").read_text()
     if re.search(SECTION.format(version=re.escape(version)), changelog, re.MULTILINE) is None:
         found.append(f"CHANGELOG.md: a section '## {version}, YYYY-MM-DD' wanted, got none")
     elif any(pending.strip() for pending in UNRELEASED.findall(changelog)):
         found.append("CHANGELOG.md: nothing under Unreleased wanted, got entries that no version has")
     tag = tag_of(version)
-    if git(root, "tag", "--list", tag) and git(root, "rev-parse", f"{tag}^{{commit}}") != git(root, "rev-parse", "HEAD"):
+    if git(root, "tag", "--list", tag) and git(root, "rev-parse", f"{tag}^{{commit}}") != git(
+        root, "rev-parse", "HEAD"
+    ):
         found.append(f"tag {tag}: this commit or none wanted, got another commit")
     return found
 

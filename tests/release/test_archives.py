@@ -83,7 +83,11 @@ def test_what_is_wrong_with_a_wheel_is_told_by_name(archives, tmp_path):
                 target.writestr(name, source.read(name))
         target.writestr("tests/test_x.py", "")
     told = "\n".join(check_wheel(other, client_files(ROOT), "9.9.9"))
-    for wanted in ("models/py.typed wanted, which is tracked", "tests/test_x.py is not to be in it", "a licence wanted"):
+    for wanted in (
+        "models/py.typed wanted, which is tracked",
+        "tests/test_x.py is not to be in it",
+        "a licence wanted",
+    ):
         assert wanted in told
     assert "version 9.9.9 wanted" in told
 
@@ -91,6 +95,7 @@ def test_what_is_wrong_with_a_wheel_is_told_by_name(archives, tmp_path):
 def test_a_bill_that_leaves_something_out_is_refused(tmp_path):
     bill = tmp_path / "x.cdx.json"
     bill.write_text('{"bomFormat": "CycloneDX", "components": [{"name": "NumPy", "version": "2"}, {"name": "x"}]}')
-    assert check_bill(bill, "x", {"numpy", "orjson"}) == ["x.cdx.json: orjson wanted", "x.cdx.json: a version of x wanted"]
-
-
+    assert check_bill(bill, "x", {"numpy", "orjson"}) == [
+        "x.cdx.json: orjson wanted",
+        "x.cdx.json: a version of x wanted",
+    ]

@@ -398,19 +398,23 @@ def test_weights_are_finite_and_lie_between_0_and_1(place, monkeypatch):
 
 def test_mistakes_name_the_options_of_the_join(place, tmp_path):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
+    put(place.outcomes, "a", outcomes([("r0", 1, 50)]))
 
     def told(**options):
         with pytest.raises(BadInput) as refused:
             JoinRun(replace(place.settings(), **options), place.clock)
         return str(refused.value)
 
-    assert told(recordings=str(tmp_path / "none")).startswith("--recordings: a folder wanted that Parquet files come into")
+    assert told(recordings=str(tmp_path / "none")).startswith(
+        "--recordings: a folder wanted that Parquet files come into"
+    )
     assert told(outcomes=str(tmp_path / "none")).startswith("--outcomes: a folder wanted that Parquet files come into")
-    assert told(outcomes="redis://host").startswith("--outcomes: redis[s]://[user:password@]host[:port][/db]/stream wanted")
+    assert told(outcomes="redis://host").startswith(
+        "--outcomes: redis[s]://[user:password@]host[:port][/db]/stream wanted"
+    )
     assert told(outcomes="kafka://host").startswith("--outcomes: kafka://host:port[,host:port]/topic wanted")
     place.join()
-    no_server = told(outcomes="redis://127.0.0.1:1/clicks")
-    assert no_server == (
+    assert told(outcomes="redis://127.0.0.1:1/clicks") == (
         "--outcomes: a folder of Parquet files wanted, which has been read so far, got stream clicks of Redis;"
         " a join into another --out begins with another one"
     )

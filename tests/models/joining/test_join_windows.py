@@ -49,7 +49,7 @@ def test_it_goes_on_from_what_it_said():
 
 
 @pytest.mark.parametrize(
-    "said", [[], {"0": 1}, {"x": {}}, {"0": {"rows": "1"}}, {"0": {"scores": None}}, {"0": {"nothing": 1}}]
+    "said", [[1], {"0": 1}, {"x": {}}, {"0": {"rows": "1"}}, {"0": {"scores": None}}, {"0": {"nothing": 1}}]
 )
 def test_sums_that_are_none_are_refused(said):
     with pytest.raises(Corrupt, match="windows"):

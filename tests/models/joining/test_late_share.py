@@ -82,7 +82,7 @@ def test_it_goes_on_from_what_it_said_and_forgets_what_tells_nothing():
     assert again.share(9000.0) == pytest.approx(share.share(9000.0), abs=0.02)
 
 
-@pytest.mark.parametrize("said", [[], {"x": [1.0]}, {"0": [1.0]}, {"0": [["a"]]}, {"0": None}])
+@pytest.mark.parametrize("said", [[1], {"x": [1.0]}, {"0": [1.0]}, {"0": [["a"]]}, {"0": None}])
 def test_cohorts_that_are_not_as_they_were_said_are_refused(said):
     with pytest.raises(Corrupt, match="late share"):
         LateShare(60.0, 2400.0, said)

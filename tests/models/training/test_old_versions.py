@@ -62,7 +62,7 @@ def test_what_the_policy_names_that_the_repository_keeps_stays(repository, polic
 
 def test_a_policy_that_cannot_be_read_lets_nothing_go(repository):
     repository.keep_traffic("small", {"policy": {"versions": "newest"}})
-    with pytest.raises(BadInput, match="policy.versions"):
+    with pytest.raises(BadInput, match=r"policy\.versions"):
         removable(repository, "small", 2, 5)
 
 

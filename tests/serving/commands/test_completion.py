@@ -85,7 +85,7 @@ def test_bash_completes_a_model_by_the_script_that_it_is_given(repository, tmp_p
     command.chmod(0o755)
     script = (
         'eval "$(_FRESHET_COMPLETE=source_bash freshet)"\n'
-        'function="$(complete -p freshet | sed \'s/.*-F \\([^ ]*\\).*/\\1/\')"\n'
+        "function=\"$(complete -p freshet | sed 's/.*-F \\([^ ]*\\).*/\\1/')\"\n"
         "COMP_WORDS=(freshet inspect c) COMP_CWORD=2\n"
         '"$function" freshet c inspect\n'
         'echo "${COMPREPLY[@]}"\n'
