@@ -1,6 +1,7 @@
 """The same bytes from the same files, whoever builds them, whenever and wherever."""
 
 import io
+import json
 import os
 import tarfile
 import zipfile
@@ -8,7 +9,7 @@ import zipfile
 import pytest
 
 from tests.release.archives import build, lay_out, settle
-from tests.release.bill import check_bill
+from tests.release.bill import check_bill, named_after
 from tests.release.contents import check_source, check_wheel, client_files, package_files
 from tests.release.newcomer import ROOT
 from tests.release.state import version_of
@@ -92,10 +93,15 @@ def test_what_is_wrong_with_a_wheel_is_told_by_name(archives, tmp_path):
     assert "version 9.9.9 wanted" in told
 
 
-def test_a_bill_that_leaves_something_out_is_refused(tmp_path):
+def test_a_bill_that_leaves_something_out_or_says_where_it_was_made_is_refused(tmp_path):
     bill = tmp_path / "x.cdx.json"
-    bill.write_text('{"bomFormat": "CycloneDX", "components": [{"name": "NumPy", "version": "2"}, {"name": "x"}]}')
+    own = {"name": "x", "externalReferences": [{"type": "distribution", "url": "file:///tmp/x-1-py3-none-any.whl"}]}
+    needs = [{"name": "NumPy", "version": "2"}, {"name": "typer"}]
+    said = {"metadata": {}, "components": [own, *needs]}
+    bill.write_text(json.dumps({**said, "metadata": {"component": own}}))
+    assert "x.cdx.json: no file of this machine wanted" in check_bill(bill, "x", {"numpy"})
+    bill.write_text(json.dumps(named_after(said, "x-1-py3-none-any.whl")))
     assert check_bill(bill, "x", {"numpy", "orjson"}) == [
         "x.cdx.json: orjson wanted",
-        "x.cdx.json: a version of x wanted",
+        "x.cdx.json: a version of typer wanted",
     ]
