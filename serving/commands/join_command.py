@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from processor.errors import FreshetError
+from processor.errors import FreshetError, NotReady
 from serving.commands.admin_client import AdminClient, quoted
 from serving.commands.orderly_end import end_gently
 
@@ -81,8 +81,8 @@ def join(
 
 
 class CalibrationTeller:
-    """Tells a server what came of the scores of its generations. One that does not answer is told of the next file's:
-    a joined row is there whether anybody was told or not."""
+    """Tells a server what came of the scores of its generations. One that does not answer is told of the next file's,
+    and what it refuses of one generation holds up no other: a joined row is there whether anybody was told or not."""
 
     def __init__(self, client: AdminClient, console: Console) -> None:
         self._client, self._console = client, console
@@ -94,9 +94,12 @@ class CalibrationTeller:
             evidence = {"generation": generation, "scores": one.scores, "labels": one.labels, "rows": one.rows}
             try:
                 self._client.send_json("POST", f"/admin/models/{quoted(model)}/calibration", evidence)
-            except FreshetError as error:
+            except NotReady as error:
                 trouble = str(error)
                 break
+            except FreshetError as error:
+                # Of a version that is not loaded any more, say; another may be.
+                trouble = str(error)
         if trouble and trouble != self._trouble:
             self._console.print(f"calibration was not told: {trouble}", highlight=False, markup=False)
         self._trouble = trouble

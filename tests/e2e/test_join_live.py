@@ -6,6 +6,7 @@ FRESHET_KILL_ROUNDS kills (3 if not set), at moments drawn by FRESHET_KILL_SEED.
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -14,12 +15,18 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from processor.chain.ledger import Ledger
+from processor.package.delta import write_delta
+from processor.package.repository import Repository
 from tests.e2e.servers import ALONE, LiveServer, free_port
+from tests.e2e.test_guard_live import as_json
 from tests.e2e.test_kills import SEED
+from tests.guarded import Stream, write_guarded
 from tests.models.joining.made import BEGAN_S, outcomes, put, recording
 from tests.packages import write_package
 from tests.waiting import until
@@ -105,6 +112,51 @@ def test_a_server_is_told_of_calibration_and_need_not_answer(tmp_path):
     said = Join(tmp_path, "--admin", f"http://127.0.0.1:{free_port()}").once()
     assert said.returncode == 0, said.stderr
     assert "calibration was not told: admin: no answer" in " ".join(said.stdout.split())
+
+
+def test_a_server_takes_back_what_joined_labels_show_to_be_off(tmp_path):
+    repository = tmp_path / "repository"
+    write_guarded(repository)
+    # Small, so that each round of requests fills a file.
+    recorded = ("--record", str(tmp_path / "recordings"), "--record-share", "1", "--record-max-bytes", "1600000")
+    rounds = []
+
+    def round_of_requests(server, off):
+        """Requests, and outcomes of which scores are off by that factor; all in files of their own."""
+        clicks = []
+        for n in range(10):
+            name, inputs = f"{len(rounds)}-{n}", as_json(500, seed=n)
+            body = json.dumps({"inputs": inputs}).encode()
+            status, _, reply = server.request("POST", "/v1/models/small:predict", body, {"x-request-id": name})
+            assert status == 200, reply
+            count = round(float(np.sum(json.loads(reply)["outputs"])) / off)
+            clicks += [(name, row, time.time() - BEGAN_S) for row in range(count)]
+        rounds.append(len(clicks))
+        put(tmp_path / "outcomes", f"{len(rounds)}", outcomes(clicks))
+        until(lambda: len(list((tmp_path / "recordings").glob("*.parquet"))) >= len(rounds))
+
+    with LiveServer(repository, *ALONE, "--delta-guard", "on", *recorded, log=tmp_path / "serve.log") as server:
+        admin = f"http://127.0.0.1:{server.admin_port}"
+        join = Join(tmp_path, "--wait", "0.5", "--late", "0", "--lag", "0", "--every", "0", "--admin", admin)
+        round_of_requests(server, off=1.0)
+        # A server looks at what it serves once a second; what was there at the first look is taken to be good.
+        seen_s = time.monotonic()
+        until(lambda: time.monotonic() > seen_s + 2.5)
+        write_delta(repository / "small" / "1" / "deltas" / "1.safetensors", Stream().good())
+        until(lambda: server.generation("small") == "1.1")
+        round_of_requests(server, off=2.0)
+        assert min(rounds) > 50
+        join.start()
+        try:
+            until(lambda: server.generation("small") == "1.0", within_s=30)
+            assert join.end() == 0
+        finally:
+            if join.process.poll() is None:
+                join.kill()
+    newest = list(Ledger.of(Repository(repository).version("small", 1)).records())[-1]
+    assert newest.kind == "rollback"
+    assert re.match(r"taken back by itself: calibration: scores are (1\.9|2\.0)\d times the labels", newest.reason)
+    assert "calibration was not told" not in join.log.read_text()
 
 
 def test_mistakes_are_one_line(tmp_path):

@@ -1,0 +1,53 @@
+"""Who is told of calibration, and what a refusal holds up."""
+
+import io
+
+from rich.console import Console
+
+from models.joining.join_run import ScoreSums
+from processor.errors import FreshetError, NotReady
+from serving.commands.join_command import CalibrationTeller
+
+SUMS = {"1.7": ScoreSums(2.0, 1.0, 10), "2.0": ScoreSums(3.0, 3.0, 10)}
+
+
+class Admin:
+    """An admin port that raises what it is given, by generation."""
+
+    def __init__(self, **raises):
+        self.raises, self.told = raises, []
+
+    def send_json(self, method, path, document):
+        if (error := self.raises.get(document["generation"])) is not None:
+            raise error
+        self.told.append((method, path, document))
+
+
+def told_by(admin, times=1):
+    out = io.StringIO()
+    tell = CalibrationTeller(admin, Console(file=out, width=200))
+    for _ in range(times):
+        tell("a b", SUMS)
+    return out.getvalue().splitlines()
+
+
+def test_each_generation_is_told_by_its_sums():
+    admin = Admin()
+    assert told_by(admin) == []
+    route = "/admin/models/a%20b/calibration"
+    assert admin.told == [
+        ("POST", route, {"generation": "1.7", "scores": 2.0, "labels": 1.0, "rows": 10}),
+        ("POST", route, {"generation": "2.0", "scores": 3.0, "labels": 3.0, "rows": 10}),
+    ]
+
+
+def test_what_is_refused_of_one_generation_holds_up_no_other_and_is_said_once():
+    admin = Admin(**{"1.7": FreshetError("version 1 of model 'a b' is not loaded")})
+    assert told_by(admin, times=2) == ["calibration was not told: version 1 of model 'a b' is not loaded"]
+    assert [document["generation"] for _, _, document in admin.told] == ["2.0", "2.0"]
+
+
+def test_a_server_that_does_not_answer_is_asked_once_a_file():
+    admin = Admin(**{"1.7": NotReady("admin: no answer")})
+    assert told_by(admin) == ["calibration was not told: admin: no answer"]
+    assert admin.told == []
