@@ -17,7 +17,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     ),
     "serving/commands/demo_traffic.py": BY_HAND,
     "serving/commands/import_command.py": ("tests/e2e/test_import_live.py",),
-    "serving/commands/join_command.py": ("tests/e2e/test_join_live.py",),
     "serving/commands/orderly_end.py": ("tests/e2e/test_follow_live.py", "tests/e2e/test_join_live.py"),
     "serving/commands/recording_commands.py": ("tests/e2e/test_production_live.py",),
     "serving/commands/train_command.py": ("tests/e2e/test_train_live.py", "tests/e2e/test_conformance.py"),

@@ -1,13 +1,22 @@
 """Who is told of calibration, and what a refusal holds up."""
 
 import io
+import re
+import tomllib
+from pathlib import Path
 
 from rich.console import Console
+from typer.main import get_command
 
+from models.config.train_config import load_config, parse_config
 from models.joining.join_run import ScoreSums
+from models.joining.joined_folder import LABEL, WEIGHT
 from processor.errors import FreshetError, NotReady
+from processor.package.recording_columns import TIME
+from serving.commands.cli import app
 from serving.commands.join_command import CalibrationTeller
 
+ROOT = Path(__file__).parents[3]
 SUMS = {"1.7": ScoreSums(2.0, 1.0, 10), "2.0": ScoreSums(3.0, 3.0, 10)}
 
 
@@ -51,3 +60,16 @@ def test_a_server_that_does_not_answer_is_asked_once_a_file():
     admin = Admin(**{"1.7": NotReady("admin: no answer")})
     assert told_by(admin) == ["calibration was not told: admin: no answer"]
     assert admin.told == []
+
+
+def test_the_page_learns_the_features_that_the_readme_serves_by_options_that_there_are():
+    page = (ROOT / "docs" / "joining.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    raw = tomllib.loads(text)
+    config = parse_config({**raw, "data": {**raw["data"], "follow": True}})
+    assert config.features == load_config(ROOT / "examples" / "train.toml").features
+    assert (config.data.label, config.data.weight, config.data.time) == (LABEL, WEIGHT, TIME)
+    (command,) = re.findall(r"^freshet join (.*?) &", page.replace("\\\n", ""), re.MULTILINE)
+    known = {option for parameter in get_command(app).commands["join"].params for option in parameter.opts}
+    assert set(re.findall(r"--[\w-]+", command)) <= known
+    assert "--record-share 1 " in page
