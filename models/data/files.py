@@ -139,6 +139,8 @@ class ParquetFile:
         with self._open() as file:
             self._schema: pa.Schema = file.schema_arrow
             self._rows: int = file.metadata.num_rows
+        if self._rows < 0:
+            raise BadInput(f"{self.name}: a Parquet file wanted, got one of {self._rows} rows")
         self.empty = self._rows == 0
 
     @contextmanager
@@ -191,10 +193,9 @@ class ParquetFile:
 
 
 def _decoded_nbytes(group: pyarrow.parquet.RowGroupMetaData, names: list[str]) -> int:
-    """About what these columns of a row group take in memory, 1 or more."""
-    nbytes: int = group.num_rows * 8 * len(names) + 1
-    columns = (group.column(i) for i in range(group.num_columns))
-    return nbytes + sum(int(c.total_uncompressed_size) for c in columns if c.path_in_schema.split(".")[0] in names)
+    """What these columns of a row group take in memory at most, 1 or more. Of the whole group's bytes: to ask for those
+    of a column ends the process where a broken file's statistics contradict each other."""
+    return int(group.num_rows) * 8 * len(names) + int(group.total_byte_size) + 1
 
 
 class CsvFile:

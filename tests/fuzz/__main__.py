@@ -10,6 +10,7 @@ import argparse
 import collections
 import faulthandler
 import json
+import os
 import sys
 import tempfile
 import time
@@ -33,7 +34,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="targets whose names begin so [all]")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="freshet-fuzz-") as folder:
+    # A disk that has much to do is no fault of a parser.
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="freshet-fuzz-", dir=memory) as folder:
         chosen = [t for t in targets(Path(folder)) if t.name.startswith(given.only)]
         shares = sum(t.share for t in chosen)
         failed = 0

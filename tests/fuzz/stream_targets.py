@@ -141,6 +141,8 @@ def window_lines(tmp):
         path.write_bytes(data)
         found = newest_lines(folder, 12)
         write_lines(folder, found)
+        for other in folder.iterdir():
+            other.unlink()
         if not found:
             raise BadInput("no line of ours")
 
@@ -185,6 +187,8 @@ def recording_file(tmp):
             raise BadInput("not whole yet")
         for segment in found:
             read(stream.read(segment))
+            if not segment.rows:
+                raise BadInput("nothing recorded")
             wanted = [0, segment.rows - 1] if segment.rows > 1 else [0]
             stream.recorded(SimpleNamespace(since=lambda row, one=segment: iter([(0, one)])), wanted)
 
