@@ -121,11 +121,11 @@ class FollowedSource:
 
     def forget(self, oldest_row: Callable[[], int]) -> None:
         """Nobody reads rows before oldest_row() again; asked now and then."""
-        if len(self._journal.segments) < self._forget_at:
+        if len(self._journal) < self._forget_at:
             return
         with self._lock:
             self._journal.forget(oldest_row(), self._stream.forgets)
-            self._forget_at = max(FORGET_SEGMENTS, 2 * len(self._journal.segments))
+            self._forget_at = max(FORGET_SEGMENTS, 2 * len(self._journal))
 
     def close(self) -> None:
         with self._lock:

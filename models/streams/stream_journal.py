@@ -12,7 +12,8 @@ Invariants
 - A line is durable before rows of its segment are learned; lines are appended, and never changed. What a crash leaves
   of a line is no segment: nobody has had a row of it. What follows a line that is not sound is not believed.
 - Row numbers go up from line to line without a gap, but for what forget() has left out.
-- forget() writes the file anew, whole or not at all.
+- forget() writes the file anew, whole or not at all. It may be called while since() is at work, in another thread or
+  between two of its segments: what is known is one list, replaced whole.
 
 Cost: an fsync for each poll that finds something. A line in memory, about 300 bytes, for each segment not forgotten.
 """
@@ -41,22 +42,30 @@ class StreamJournal:
         """Opens or begins the journal of a stream; anew: in place of what is there. Raises BadInput where the file is
         of another stream."""
         self._path, self._identity, self._caller = path, identity, caller
-        self._starts: list[int] = []
-        self.segments: list[Segment] = []
+        # Each with its first row's number.
+        self._known: list[tuple[int, Segment]] = []
         self._nbytes = self._load() if path.exists() and not anew else 0
+
+    def __len__(self) -> int:
+        """How many segments are known."""
+        return len(self._known)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Those that are known."""
+        return [segment for _, segment in self._known]
 
     @property
     def rows(self) -> int:
         """The number of the row that comes next."""
-        return self._starts[-1] + self.segments[-1].rows if self.segments else 0
+        return self._known[-1][0] + self._known[-1][1].rows if self._known else 0
 
     def append(self, segments: Sequence[Segment]) -> None:
         """Gives rows their numbers, for good."""
         lines = []
         for segment in segments:
             start = self.rows
-            self._starts.append(start)
-            self.segments.append(segment)
+            self._known.append((start, segment))
             lines.append(_line({"start": start, "rows": segment.rows, "where": segment.where}))
         if not self._nbytes:
             self._write(lines)
@@ -73,33 +82,31 @@ class StreamJournal:
     def since(self, row: int) -> Iterator[tuple[int, Segment]]:
         """The segments with rows from number `row` on, each with its first row's number, as far as there are any when
         they are asked for; raises BadInput where that row is forgotten."""
-        at = max(0, bisect.bisect_right(self._starts, row) - 1)
-        if self._starts and row < self._starts[0]:
-            raise BadInput(
-                f"stream: row {row} wanted, which is forgotten: the first that is known is {self._starts[0]}"
-            )
-        while at < len(self.segments):
-            start, segment = self._starts[at], self.segments[at]
-            if start + segment.rows > row:
-                if start > row:
-                    raise BadInput(f"stream: row {row} wanted, which is forgotten: the next that is known is {start}")
-                yield start, segment
-                row = start + segment.rows
-            at += 1
+        while known := self._known:
+            at = bisect.bisect_right(known, row, key=lambda each: each[0]) - 1
+            if at < 0:
+                raise BadInput(
+                    f"stream: row {row} wanted, which is forgotten: the first that is known is {known[0][0]}"
+                )
+            start, segment = known[at]
+            if start + segment.rows <= row:
+                if at + 1 == len(known):
+                    return
+                raise BadInput(
+                    f"stream: row {row} wanted, which is forgotten: the next that is known is {known[at + 1][0]}"
+                )
+            yield start, segment
+            row = start + segment.rows
 
     def forget(self, row: int, forgets: Callable[[Segment], bool]) -> None:
         """Leaves out segments whose rows all come before number `row` and of which forgets() is true."""
-        kept = [
-            (start, segment)
-            for start, segment in zip(self._starts, self.segments)
-            if start + segment.rows > row or not forgets(segment)
-        ]
+        kept = [each for each in self._known if each[0] + each[1].rows > row or not forgets(each[1])]
         # The newest says which number comes next.
-        kept = kept or list(zip(self._starts, self.segments))[-1:]
-        if len(kept) == len(self.segments):
+        kept = kept or self._known[-1:]
+        if len(kept) == len(self._known):
             return
         self._write([_line({"start": start, "rows": one.rows, "where": one.where}) for start, one in kept])
-        self._starts, self.segments = [start for start, _ in kept], [segment for _, segment in kept]
+        self._known = kept
 
     def _write(self, lines: Sequence[bytes]) -> None:
         """The file anew, whole or not at all."""
@@ -136,8 +143,7 @@ class StreamJournal:
             return False
         if start < self.rows or rows < 0:
             return False
-        self._starts.append(start)
-        self.segments.append(Segment(where, rows))
+        self._known.append((start, Segment(where, rows)))
         return True
 
 

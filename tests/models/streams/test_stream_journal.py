@@ -104,6 +104,19 @@ def test_what_is_forgotten_keeps_the_numbers_of_the_rest(tmp_path):
         list(again.since(3))
 
 
+def test_what_is_forgotten_on_the_way_skips_nothing_of_what_comes(tmp_path):
+    journal = opened(tmp_path)
+    journal.append(segments([2] * 10))
+    found = []
+    for start, _ in journal.since(4):
+        found.append(start)
+        journal.forget(start, lambda segment: True)
+        if start == 10:
+            journal.append(segments([2], 10))
+    assert found == list(range(4, 22, 2))
+    assert len(journal) == 1
+
+
 def test_the_newest_segment_stays_so_that_numbers_go_on(tmp_path):
     journal = opened(tmp_path)
     journal.append(segments([3, 4]))
