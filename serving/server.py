@@ -37,6 +37,7 @@ from processor.errors import BadInput, FreshetError
 from processor.features.limits import RequestLimits
 from processor.overview import model_stats
 from serving.admin.api import MAX_DELTA_NBYTES, create_admin
+from serving.admin.explanations import ExplainSettings
 from serving.data_ports import DataPorts
 from serving.front.holdings import BodyMemory, Connections
 from serving.front.model_control import ModelControl
@@ -150,7 +151,12 @@ class Server:
         else:
             self._supervise(data, version, nursery)
         guarded = create_admin(
-            self._lifecycle, self._metrics, token=config.admin_token, host=config.admin_host, bulk=self._bulk
+            self._lifecycle,
+            self._metrics,
+            token=config.admin_token,
+            host=config.admin_host,
+            bulk=self._bulk,
+            explain=ExplainSettings(config.record, RequestLimits.of(config), self._layout.workers),
         )
         connection = functools.partial(HttpConnection, bodies=BodyMemory(MAX_DELTA_NBYTES))
         self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S, connection, Connections.here().admin)

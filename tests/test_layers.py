@@ -24,7 +24,7 @@ LEVELS = {
     "processor": (
         ("capi",),
         ("engine",),
-        ("overview", "sessions"),
+        ("explaining", "overview", "sessions"),
         ("versions",),
         ("backends",),
         ("watching",),

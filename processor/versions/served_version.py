@@ -67,6 +67,8 @@ FIRST_LOOK_S, LAST_LOOK_S, LOOK_PART = 0.0001, 0.002, 1 / 8
 GRACE_TIMEOUT_S = 60.0
 FLIPS = 2
 """Flips of one change, at most."""
+STAMPS = 1 << 14
+"""Deltas whose rows are known by their step, the newest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +91,15 @@ class Undo:
     published_at: float
     event_time: tuple[float, float] | None
     digest: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """What a generation stands on: the epoch of its rows, and its dense tensors."""
+
+    generation: Generation
+    epoch: int
+    dense: Dense
 
 
 class ServedVersion:
@@ -127,6 +138,7 @@ class ServedVersion:
         digest = snapshot.digest if snapshot else root_digest(files.root_manifest)
         self._undo: list[Undo] = []
         self._epoch = 0
+        self._stamps: dict[int, int] = {}
         self.published_at = snapshot.published_at if snapshot else self.manifest.created_at
         times = (snapshot or self.manifest).event_time
         self.event_time = (times[0], times[1]) if times else None
@@ -234,6 +246,9 @@ class ServedVersion:
             self.published_at = delta.published_at
             self.event_time = delta.event_time or self.event_time
             excess = self.position.advance(delta.step)
+            self._stamps[change.epoch] = delta.step
+            if len(self._stamps) > STAMPS:
+                del self._stamps[next(iter(self._stamps))]
             self._flip(change)
             for old in self._undo[:excess]:
                 for name, table_versions in old.versions.items():
@@ -270,6 +285,24 @@ class ServedVersion:
         undone = ((step, entry.digest) for step, entry in zip(self.position.undoable, self._undo))
         return next((step for step, known in undone if known == digest), None)
 
+    def as_of(self, step: int) -> Standing | None:
+        """What a step stands on that is served or can be gone back to by rollback(); None for any other. Its rows are
+        there for as long as the caller holds the lock."""
+        count = self.position.undo_count(step)
+        if count is None:
+            return None
+        if count == 0:
+            return Standing(self.change.generation, self.change.epoch, self.dense)
+        dense = self.dense
+        for entry in reversed(self._undo[-count:]):
+            dense = {**dense, **entry.dense} if entry.dense else dense
+        oldest = self._undo[-count]
+        return Standing(Generation(self.manifest.version, step, oldest.digest), oldest.epoch, dense)
+
+    def stamped(self, epoch: int) -> int | None:
+        """The step of the delta whose rows carry this epoch; None for one of long ago."""
+        return self._stamps.get(epoch)
+
     def can_undo(self, step: int) -> bool:
         return self.position.undo_count(step) is not None
 
@@ -284,12 +317,10 @@ class ServedVersion:
                 return
             self._check_open()
             self._wait_room()
-            undone = self._undo[-count:]
-            dense = self.dense
-            for entry in reversed(undone):
-                dense = {**dense, **entry.dense} if entry.dense else dense
-            oldest, before = undone[0], self.change
-            change = self._next(Generation(self.manifest.version, step, oldest.digest), oldest.epoch, dense)
+            past, before = self.as_of(step), self.change
+            assert past is not None, "it can be undone"
+            undone, oldest, dense = self._undo[-count:], self._undo[-count], past.dense
+            change = self._next(past.generation, past.epoch, dense)
             self._prepare(change)
             self._flip(change)
             try:

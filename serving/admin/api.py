@@ -17,7 +17,7 @@ import orjson
 from fastapi import FastAPI, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -25,6 +25,8 @@ from processor.errors import BadInput, FreshetError
 from processor.generation import Generation
 from processor.watching.aftermath import LabelSums
 from serving.admin.authorization import Authorization
+from serving.admin.explanations import MAX_EXPLAIN_NBYTES, Explained, ExplainSettings, Explanations
+from serving.admin.validation import Strict, first_problem, validated
 from serving.codecs.wire import Bound, dump_json, header_int, show
 from serving.http.asgi import MAX_LENGTH_HEADER, error_body, error_reply
 from serving.http.pages import PAGE_HEADERS, reference
@@ -55,10 +57,6 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 Name = Annotated[str, Path(max_length=128)]
 Version = Annotated[int, Path(gt=0, lt=2**63)]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -116,15 +114,17 @@ def create_admin(
     host: str = "127.0.0.1",
     max_delta_nbytes: int = MAX_DELTA_NBYTES,
     bulk: Executor | None = None,
+    explain: ExplainSettings | None = None,
 ) -> Authorization:
     """The admin port's ASGI application. metrics: the data port's, for each model's count of requests. bulk: where
-    large deltas are applied and versions loaded; where everything else is, if None."""
+    large deltas are applied, versions loaded and scores explained; where everything else is, if None."""
     # FastAPI's own documentation pages would load scripts from elsewhere.
     app = FastAPI(
         title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None, responses=REFUSALS
     )
     _handle_errors(app)
-    admin, model = Admin(lifecycle, metrics, max_delta_nbytes, bulk), "/admin/models/{name}"
+    explanations = Explanations(explain or ExplainSettings(), bulk)
+    admin, model = Admin(lifecycle, metrics, max_delta_nbytes, bulk, explanations), "/admin/models/{name}"
     app.get("/", include_in_schema=False)(admin.console)
     app.get("/docs", include_in_schema=False)(admin.docs)
     app.get("/admin/health")(admin.health)
@@ -134,6 +134,7 @@ def create_admin(
     app.post(f"{model}/release", openapi_extra=_documented(HeldOf))(admin.release)
     app.post(f"{model}/reject", openapi_extra=_documented(HeldOf))(admin.reject)
     app.post(f"{model}/calibration", openapi_extra=_documented(JoinedLabels))(admin.calibrate)
+    app.post(f"{model}/explain", openapi_extra=_documented(Explained))(admin.explain)
     app.post(f"{model}/versions/{{version}}/load")(admin.load)
     app.post(f"{model}/versions/{{version}}/unload")(admin.unload)
     app.put(f"{model}/labels/{{label}}", openapi_extra=_documented(LabelOf))(admin.set_label)
@@ -148,11 +149,16 @@ class Admin:
     """The admin port's operations, each a route: their docstrings are what OpenAPI says of them."""
 
     def __init__(
-        self, lifecycle: Availability[ModelHost], metrics: Metrics, max_delta_nbytes: int, bulk: Executor | None
+        self,
+        lifecycle: Availability[ModelHost],
+        metrics: Metrics,
+        max_delta_nbytes: int,
+        bulk: Executor | None,
+        explanations: Explanations,
     ) -> None:
         """See create_admin."""
         self._lifecycle, self._metrics = lifecycle, metrics
-        self._max_delta_nbytes, self._bulk = max_delta_nbytes, bulk
+        self._max_delta_nbytes, self._bulk, self._explanations = max_delta_nbytes, bulk, explanations
         self._page = resources.files("serving.admin").joinpath("console.html").read_text("utf-8")
 
     async def console(self) -> HTMLResponse:
@@ -227,6 +233,12 @@ class Admin:
         evidence = LabelSums(body.scores, body.labels, body.rows)
         processor.calibrated(name, Generation.parse(body.generation), evidence)
         return _json({"model": name, "generation": body.generation})
+
+    async def explain(self, name: Name, request: Request) -> Response:
+        """What one row of a request has read, what scored it, and the same under another generation."""
+        processor = self._lifecycle.processor()
+        body = await _read(request, MAX_EXPLAIN_NBYTES)
+        return _json(await self._explanations.answer(processor, name, body))
 
     async def load(self, name: Name, version: Version, request: Request) -> Response:
         """Loads a version of the repository; answers when it serves."""
@@ -343,10 +355,7 @@ async def _body(request: Request, model: type[Body]) -> Body:
         document = orjson.loads(await _read(request, MAX_JSON_NBYTES))
     except orjson.JSONDecodeError:
         raise BadInput("body: a JSON object wanted") from None
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        raise BadInput(_first_problem(error.errors(), "body")) from None
+    return validated(document, model)
 
 
 def _documented(model: type[BaseModel], **others: Any) -> dict[str, Any]:
@@ -359,13 +368,6 @@ def _documented(model: type[BaseModel], **others: Any) -> dict[str, Any]:
     }
 
 
-def _first_problem(errors: Any, root: str = "") -> str:
-    """One line out of pydantic's list: the field and what was wanted of it."""
-    first = errors[0]
-    where = ".".join(str(part) for part in (root, *first["loc"]) if part != "")
-    return f"{where[:80]}: {first['msg']}"
-
-
 def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(FreshetError)
     async def refused(request: Request, error: FreshetError) -> Response:
@@ -374,7 +376,7 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return Response(error_body(_first_problem(error.errors())), 400, media_type="application/json")
+        return Response(error_body(first_problem(error.errors())), 400, media_type="application/json")
 
     @app.exception_handler(HTTPException)
     async def unroutable(request: Request, error: HTTPException) -> Response:

@@ -19,6 +19,7 @@ demo_traffic        the demo's traffic
 table_analysis      inspect --tables
 inspection          inspect, and what delta list prints
 join_command        join
+explain_command     explain
 orderly_end         how a command that would go on is asked to end
 admin_client        a small client of the admin port
 """

@@ -17,6 +17,7 @@ from serving.commands.convert_command import convert
 from serving.commands.delta_commands import delta_app
 from serving.commands.demo import demo
 from serving.commands.evaluate_command import evaluate
+from serving.commands.explain_command import explain
 from serving.commands.import_command import import_command
 from serving.commands.inspection import inspect
 from serving.commands.join_command import join
@@ -54,6 +55,7 @@ def freshet(
 
 app.command()(serve)
 app.command()(inspect)
+app.command()(explain)
 app.command()(train)
 app.command()(join)
 app.command()(evaluate)

@@ -8,6 +8,7 @@ triton_statistics  what Triton's statistics extension says of each model
 tracing            traces of a sample of the requests
 otel               spans to an OpenTelemetry collector
 recorder           a sample of the requests, as Parquet
+recorded_request   one of them, found by its id
 """
 
-__all__ = ["logs", "metrics", "observers", "recorder", "tracing", "triton_statistics"]
+__all__ = ["logs", "metrics", "observers", "recorded_request", "recorder", "tracing", "triton_statistics"]

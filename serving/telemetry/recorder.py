@@ -343,14 +343,14 @@ def _requests(
         table = table if rest is None else pa.concat_tables([rest, table]).combine_chunks()
         starts = np.flatnonzero(table[ROW].to_numpy() == 0).tolist()
         for first, last in zip(starts, starts[1:]):
-            yield _inputs(table.slice(first, last - first), features, inputs)
+            yield request_of(table.slice(first, last - first), features, inputs)
         rest = table.slice(starts[-1]) if starts else table
     if rest is not None and len(rest):
-        yield _inputs(rest, features, inputs)
+        yield request_of(rest, features, inputs)
 
 
-def _inputs(table: pa.Table, features: list[dict[str, Any]], inputs: Sequence[Input]) -> dict[str, Column]:
-    """One request."""
+def request_of(table: pa.Table, features: list[dict[str, Any]], inputs: Sequence[Input]) -> dict[str, Column]:
+    """One request, of the rows of a file that are its own. features, inputs: as the file's metadata has them."""
     n = len(table)
     made: dict[str, Column] = {}
     for spec in inputs:

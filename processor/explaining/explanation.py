@@ -1,0 +1,327 @@
+"""An explanation of one row of a request: what was looked up, what scored it, and the same under another generation.
+
+Everything is read and computed beside the request path: in the caller's thread, in the process that writes (with
+several workers their supervisor), by an executable that is opened for it (processor.explaining.spare_executable). No
+session, no replica and no pin has a part in it, and nothing of it is counted.
+
+Invariants
+- What is read of a generation is read at one moment, under the version's lock: no delta comes in between, and rows that
+  the undo log keeps are there. Rows are copied; the executable runs after the lock is free.
+- The dense graph's input is filled by the kernel that fills it for requests, from the tables that they read.
+- One explanation at a time, of one row of at most MAX_IDS ids: what holds up a delta is bounded by that, and so is the
+  memory.
+
+What it costs: under the lock some microseconds an id; after it one run of a bucket for the score, and one for as many
+features as it has rows, where two generations are compared.
+
+Refused: tables in a row store (the supervisor asks it for nothing), and with several workers versions with a stage,
+whose library only workers load.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.backends.base import aligned
+from processor.backends.cost import CostTable
+from processor.columns import Column
+from processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
+from processor.explaining.feature_values import FeatureValues, feature_values
+from processor.explaining.movers import Scored, alike, changes, movers
+from processor.explaining.row_origins import DELTA, FILE, REMOVED, UNKNOWN, RowOrigin, row_origins
+from processor.explaining.spare_executable import SpareExecutables
+from processor.features.limits import RequestLimits
+from processor.features.plan import BoundRequest, SparsePlan
+from processor.generation import Generation
+from processor.package.manifest import WHOLE
+from processor.package.mapped_file import SIZES
+from processor.tables.remote.remote_table import RemoteTable
+from processor.tables.table import descriptors
+from processor.versions.replica import Replica
+from processor.versions.served_version import ServedVersion, Standing
+
+MAX_IDS, MAX_NUMBERS = 4096, 65536
+PATIENCE_S = 10.0
+"""How long an explanation waits for the one before it, and for a delta that is being applied."""
+
+Rows = NDArray[np.float32]
+
+
+class Question(NamedTuple):
+    """One side of an explanation. step: of the version's chain, None for what is served."""
+
+    version: ServedVersion
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """A row as a generation of a version reads it. rows: by feature those of its ids; origins: where they come from."""
+
+    standing: Standing
+    served: bool
+    x: Rows
+    rows: list[Rows]
+    origins: list[list[RowOrigin]]
+    look_up_s: float
+    pool_s: float
+
+
+class Explainer:
+    """Explains rows of requests, one at a time."""
+
+    def __init__(self, computed_by: str) -> None:
+        """computed_by: what the process is, in words."""
+        self._computed_by = computed_by
+        self._turn = threading.Lock()
+        self._spares = SpareExecutables()
+        self._plans: weakref.WeakKeyDictionary[ServedVersion, SparsePlan] = weakref.WeakKeyDictionary()
+
+    def explain(
+        self,
+        inputs: Mapping[str, Column],
+        row: int,
+        asked: Question,
+        against: Question | None = None,
+        *,
+        limits: RequestLimits | None = None,
+        vectors: bool = False,
+    ) -> dict[str, Any]:
+        """The explanation of a row, JSON-able (numbers are numpy's); docs/explain.md says what stands in it.
+
+        inputs: of a request for `asked`, and for `against`. vectors: with the rows themselves. Raises BadInput and
+        TooLarge for what cannot be explained, Conflict for a generation that is out of reach, NotReady and Overloaded.
+        """
+        with _held(self._turn, Overloaded("explain: one explanation at a time; ask again")):
+            first, rows, told = self._side(inputs, row, asked, limits, vectors)
+            answer: dict[str, Any] = {"model": asked.version.manifest.model, "row": row, "rows": rows, "sides": [told]}
+            if against is not None:
+                second, _, told = self._side(inputs, row, against, limits, vectors)
+                answer["sides"].append(told)
+                if alike(first.manifest, second.manifest):
+                    answer["change"] = changes(first.outputs, second.outputs)
+                    answer["moved"], answer["moved_left_out"] = movers(first, second)
+                else:
+                    answer["note"] = (
+                        "the features or outputs of the two versions differ: nothing can be moved between them"
+                    )
+            return answer
+
+    def reaches(self, question: Question) -> bool:
+        """Whether a generation can be explained now."""
+        with self._locked(question.version):
+            return question.step is None or question.version.as_of(question.step) is not None
+
+    def _side(
+        self, inputs: Mapping[str, Column], row: int, asked: Question, limits: RequestLimits | None, vectors: bool
+    ) -> tuple[Scored, int, dict[str, Any]]:
+        """One side: the row as it is scored, rows of the request, and all of it as JSON has it."""
+        version, manifest = asked.version, asked.version.manifest
+        began_s = time.perf_counter()
+        plan = self._plan(version)
+        bound = plan.bind(inputs, limits)
+        if not 0 <= row < bound.rows:
+            raise BadInput(f"row: 0 to {bound.rows - 1} wanted, got {row}")
+        values = feature_values(manifest, plan, inputs, bound, row)
+        _check_extent(values, manifest.width, vectors)
+        bind_s = time.perf_counter() - began_s
+        with self._locked(version):
+            read = _read(version, asked.step, plan, bound, row, values)
+        bucket = _bucket(version, bound.rows, row)
+        began_s = time.perf_counter()
+        spare = self._spares.get(version, bucket, read.standing.dense)
+        open_s = time.perf_counter() - began_s
+        outputs, execute_s = _run(spare.executable.bind, bucket, read.x, spare.outputs)
+        stages = {
+            "bind": bind_s, "look_up": read.look_up_s, "pool": read.pool_s, "open": open_s, "execute": execute_s,
+        }  # fmt: skip
+        told = {
+            "generation": str(read.standing.generation),
+            "served": read.served,
+            "executable": {
+                "backend": spare.entry.backend,
+                "target": spare.entry.target,
+                "precision": spare.entry.precision,
+                "bucket": bucket,
+                "computes": spare.computes,
+            },
+            "computed_by": self._computed_by,
+            "timings_ms": {stage: round(seconds * 1e3, 3) for stage, seconds in stages.items()},
+            "outputs": outputs,
+            "inputs": {v.feature.name: _told(version, v, n, read, vectors) for n, v in enumerate(values)},
+        }
+        return Scored(manifest, read.x, read.standing.dense, spare, outputs), bound.rows, told
+
+    def _plan(self, version: ServedVersion) -> SparsePlan:
+        """The sparse graph of a version, as a replica of this process has it, or one of our own."""
+        remote = [name for name, table in version.tables.items() if isinstance(table, RemoteTable)]
+        if remote:
+            raise BadInput(f"explain: table {remote[0]!r} is in a row store; ask a server that holds it in memory")
+        replicas = version.replicas
+        if isinstance(replicas, Replica):
+            return replicas.plan
+        plan = self._plans.get(version)
+        if plan is None:
+            if version.manifest.stage is not None:
+                raise BadInput("explain: its stage is run by workers alone; ask a server of one process (--workers 1)")
+            plan = self._plans[version] = SparsePlan(version.manifest)
+        return plan
+
+    @contextmanager
+    def _locked(self, version: ServedVersion) -> Iterator[None]:
+        with _held(version.lock, NotReady("explain: a delta is being applied; ask again")):
+            # What is looked up may lie in a mapped file: nobody is to meet a page that has gone.
+            if version.damage(SIZES):
+                raise NotReady("explain: a file of the version is damaged")
+            yield
+
+
+@contextmanager
+def _held(lock: Any, refusal: Exception) -> Iterator[None]:
+    """Holds a lock, or raises the refusal after PATIENCE_S."""
+    if not lock.acquire(timeout=PATIENCE_S):
+        raise refusal
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _check_extent(values: list[FeatureValues], width: int, vectors: bool) -> None:
+    """Raises TooLarge for a row that is not explained, or not with its rows."""
+    ids = sum(len(v.keys) for v in values)
+    if ids > MAX_IDS:
+        raise TooLarge(f"explain: a row of at most {MAX_IDS} ids wanted, got {ids}")
+    numbers = width + sum(len(v.keys) * v.feature.width for v in values)
+    if vectors and numbers > MAX_NUMBERS:
+        raise TooLarge(f"vectors: rows of at most {MAX_NUMBERS} numbers in all wanted, got up to {numbers}")
+
+
+def _read(
+    version: ServedVersion,
+    step: int | None,
+    plan: SparsePlan,
+    bound: BoundRequest,
+    row: int,
+    values: list[FeatureValues],
+) -> _Reading:
+    """The row as of a step; raises Conflict for one that is out of reach. Under the version's lock."""
+    served = version.change.generation.step
+    standing = version.as_of(served if step is None else step)
+    if standing is None:
+        raise Conflict(_out_of_reach(version, step or 0))
+    began_s = time.perf_counter()
+    rows: list[Rows] = []
+    origins: list[list[RowOrigin]] = []
+    for v in values:
+        if not v.feature.table:
+            rows.append(np.empty((0, 0), np.float32))
+            origins.append([])
+            continue
+        table = version.tables[v.feature.table]
+        origins.append(row_origins(table, v.keys, standing.epoch))
+        known, found = table.look_up(v.keys, standing.epoch)
+        whole = np.repeat(table.arrays["default"][None], len(v.keys), 0)
+        whole[known] = found
+        rows.append(whole)
+    looked_s = time.perf_counter()
+    x = np.zeros((1, plan.width), np.float32)
+    tables = descriptors([table.descriptor() for table in version.tables.values()])
+    counts = np.zeros((max(1, len(version.tables)), 2), np.int64)
+    plan.fill(tables, standing.epoch, [bound], np.array([[row, 1]], np.int64), x, counts)
+    filled_s = time.perf_counter()
+    is_served = standing.generation.step == served
+    return _Reading(standing, is_served, x[0], rows, origins, looked_s - began_s, filled_s - looked_s)
+
+
+def _out_of_reach(version: ServedVersion, step: int) -> str:
+    position, manifest = version.position, version.manifest
+    wanted = Generation(manifest.version, step)
+    if step > position.step:
+        return f"generation {wanted} is not served yet; the newest is {manifest.version}.{position.step}"
+    oldest = min([*position.undoable, position.step])
+    return (
+        f"generation {wanted} is not in the undo log, which goes back to {manifest.version}.{oldest}; to have it "
+        f"loaded: freshet delta rollback {manifest.model} {wanted}, or a server of the repository with a larger "
+        "--undo-depth"
+    )
+
+
+def _bucket(version: ServedVersion, rows: int, row: int) -> int:
+    """The bucket that a row of so many would be run in, if its request came alone."""
+    cost = dict(version.replicas.cost)
+    if not cost:
+        # No worker has reported yet.
+        cost = {e.bucket: float(e.bucket) for e in version.manifest.executables if e.role == WHOLE}
+    at = 0
+    cover = CostTable(cost).cover(rows)
+    for bucket in cover:
+        at += bucket
+        if row < at:
+            return bucket
+    return cover[-1]
+
+
+def _run(
+    bind: Callable[[Rows, Mapping[str, Rows]], Callable[[], None]], bucket: int, x: Rows, columns: Mapping[str, int]
+) -> tuple[dict[str, Rows], float]:
+    """Outputs of a row, and the seconds of one run of its bucket that is warm."""
+    given = aligned((bucket, len(x)))
+    given[:] = x
+    room = {name: aligned((bucket, count)) for name, count in columns.items()}
+    run = bind(given, room)
+    run()
+    began_s = time.perf_counter()
+    run()
+    return {name: values[0].copy() for name, values in room.items()}, time.perf_counter() - began_s
+
+
+def _told(version: ServedVersion, v: FeatureValues, n: int, read: _Reading, vectors: bool) -> dict[str, Any]:
+    """What a feature has read, as JSON has it."""
+    f = v.feature
+    fed = read.x[f.offset : f.offset + f.width]
+    told: dict[str, Any] = {"kind": f.kind, "side": f.side, "input": v.input}
+    if v.numbers is not None:
+        single = f.kind == "float"
+        shown = fed if vectors or single else fed[:16]
+        return told | ({"value": v.numbers[0], "fed": shown[0]} if single else {"width": f.width, "fed": shown})
+    told |= {"table": f.table, "dim": version.manifest.table(f.table).dim, "combiner": f.combiner, "length": v.length}
+    if v.codes > 1:
+        told["codes"] = v.codes
+    told["pooled_norm"] = _norm(fed)
+    told["ids"] = [
+        {"id": asked, "key": str(key), **_from(version, origin), "norm": _norm(row)}
+        for asked, key, origin, row in zip(v.asked, v.keys.tolist(), read.origins[n], read.rows[n])
+    ]
+    if vectors:
+        told["pooled"] = fed
+        for one, row in zip(told["ids"], read.rows[n]):
+            one["vector"] = row
+    return told
+
+
+def _from(version: ServedVersion, origin: RowOrigin) -> dict[str, Any]:
+    """Where a row comes from, as JSON has it."""
+    if origin.kind == FILE:
+        snapshot = version.files.snapshot
+        return {"found": "row", "from": "snapshot" if snapshot else "version", "step": snapshot.step if snapshot else 0}
+    step = None if origin.epoch == UNKNOWN else version.stamped(origin.epoch)
+    if origin.kind == DELTA:
+        told: dict[str, Any] = {"found": "row", "from": "delta", "step": step}
+        return told if step is not None else told | {"until": min([*version.position.undoable, version.position.step])}
+    if origin.kind == REMOVED:
+        return {"found": "default", "why": "removed", "step": step}
+    return {"found": "default", "why": "no row"}
+
+
+def _norm(row: Rows) -> np.float32:
+    return np.float32(np.linalg.norm(row))

@@ -1,0 +1,98 @@
+"""What each feature of a model reads of one row of a bound request: keys to look up, as the client asked for them, or
+numbers.
+
+Keys are those that the fused kernel looks up, in its order: they are read where bind() has left them. What the client
+asked for is found again through the transforms that work value by value (a hash bucket of a string is told as the
+string); behind any other, and behind a stage, it is the key itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.columns import Column, Ragged, Strings
+from processor.features.plan import BoundInput, BoundRequest, SparsePlan
+from processor.kernels import pool
+from processor.package.manifest import FLOATS, Feature, Manifest
+from processor.package.transforms import HASHES, codes_a_value
+
+VALUE_BY_VALUE = {
+    "farm", "murmur", "sip", "text", "lower", "upper", "strip", "bucketize", "int32", "within", "float32", "whole",
+    "rows", *HASHES,
+}  # fmt: skip
+"""Transforms whose value number i is made of value number i of their one input."""
+MAX_TEXT = 256
+
+
+@dataclass(slots=True)
+class FeatureValues:
+    """What a feature reads of a row. input: the request's, where that is known. keys: int64, to look up; asked: of each
+    what the client sent. length: values of the row, whether they are looked up or not; codes: keys of each. numbers: of
+    float kinds."""
+
+    feature: Feature
+    input: str
+    keys: NDArray[np.int64]
+    asked: list[str] = field(default_factory=list)
+    length: int = 0
+    codes: int = 1
+    numbers: NDArray[np.float32] | None = None
+
+
+def feature_values(
+    manifest: Manifest, plan: SparsePlan, inputs: Mapping[str, Column], bound: BoundRequest, row: int
+) -> list[FeatureValues]:
+    """What every feature reads of a row, in the manifest's order. inputs: those that were bound, by name."""
+    roots = {i.name: (i.name, 1) for i in manifest.inputs}
+    for t in manifest.transforms:
+        if t.op in VALUE_BY_VALUE and len(t.inputs) == 1 and t.inputs[0] in roots:
+            name, codes = roots[t.inputs[0]]
+            roots[t.name] = name, codes * codes_a_value(t)
+    return [
+        _values(feature, plan.plan[n], bound.keep[plan.plan[n, pool.SOURCE]], row, roots.get(feature.input), inputs)
+        for n, feature in enumerate(manifest.features)
+    ]
+
+
+def _values(
+    feature: Feature,
+    planned: NDArray[np.int64],
+    source: BoundInput,
+    row: int,
+    root: tuple[str, int] | None,
+    inputs: Mapping[str, Column],
+) -> FeatureValues:
+    row = 0 if source.rows == 1 else row
+    name, codes = root or (feature.input, 1)
+    if source.splits is None:
+        start = row * source.stride + max(feature.column, 0)
+        stop = start + (feature.width if feature.kind == FLOATS else 1)
+        length = stop - start
+    else:
+        start, stop = source.splits[row : row + 2].tolist()
+        length, most = stop - start, int(planned[pool.MAX_LENGTH])
+        stop = min(stop, start + most) if most else stop
+    values = source.values.reshape(-1)[start:stop]
+    if not feature.table:
+        return FeatureValues(feature, name, np.empty(0, np.int64), length=length, numbers=values)
+    if root is None:
+        asked = [str(key) for key in values.tolist()]
+    else:
+        asked = [_text(inputs[name], at // codes) for at in range(start, stop)]
+    each = int(planned[pool.CODES])
+    return FeatureValues(feature, name, values, asked, length // each, each)
+
+
+def _text(column: Any, at: int) -> str:
+    """Value number `at` of a column, as text."""
+    if isinstance(column, Ragged):
+        column = column.values
+    if not isinstance(column, Strings):
+        return str(column.reshape(-1)[at])
+    first, last = column.offsets[at : at + 2].tolist()
+    return column.data[first : min(last, first + 4 * MAX_TEXT)].tobytes().decode("utf-8", "backslashreplace")[:MAX_TEXT]

@@ -1,0 +1,85 @@
+"""What moved a score: what each feature, or the dense weights, of another generation would make of it, by itself.
+
+Everything but one thing is as the explained generation has it; that one is put in from the other, and the very
+executable scores the row again. The scores of all features are one matrix, run bucket by bucket. Changes need not add
+up to the whole: a network lets features act together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.backends.base import Weights
+from processor.explaining.spare_executable import SpareExecutable
+from processor.package.manifest import Manifest
+
+MOST_MOVED = 64
+
+Row = NDArray[np.float32]
+Scores = Mapping[str, Row]
+
+
+class Scored(NamedTuple):
+    """A row as one generation scores it. x: float32 [width], what the dense graph was given. outputs: float32 [columns]
+    by name."""
+
+    manifest: Manifest
+    x: Row
+    dense: Weights
+    spare: SpareExecutable
+    outputs: Scores
+
+
+def alike(one: Manifest, other: Manifest) -> bool:
+    """Whether the features of two versions have the same columns, and their scores the same names."""
+
+    def shape(m: Manifest) -> Any:
+        return m.width, sorted((f.name, f.offset, f.width) for f in m.features), m.outputs
+
+    return bool(shape(one) == shape(other))
+
+
+def movers(side: Scored, other: Scored) -> tuple[list[dict[str, Any]], int]:
+    """How far a score falls when one thing is as `other` has it, the largest first, as JSON has it; and how many of the
+    smallest were left out. Of versions that are alike()."""
+    features = [f for f in side.manifest.features if _differs(side.x, other.x, f.offset, f.width)]
+    changed = np.repeat(side.x[None], len(features), 0)
+    for row, f in zip(changed, features):
+        row[f.offset : f.offset + f.width] = other.x[f.offset : f.offset + f.width]
+    found: list[dict[str, Any]] = []
+    if features:
+        scores = side.spare.scores(changed)
+        for n, f in enumerate(features):
+            found.append(_moved(f"feature {f.name}", f.name, side.outputs, {o: s[n] for o, s in scores.items()}))
+    if not _equal(side.dense, other.dense):
+        scores = other.spare.scores(np.ascontiguousarray(side.x[None]))
+        found.append(_moved("dense weights", None, side.outputs, {o: s[0] for o, s in scores.items()}))
+    found.sort(key=lambda moved: -abs(np.nan_to_num(moved["score_change"])))
+    return found[:MOST_MOVED], max(0, len(found) - MOST_MOVED)
+
+
+def changes(scores: Scores, others: Scores) -> dict[str, Row]:
+    """Scores less others, by output and column."""
+    return {name: values - others[name] for name, values in scores.items()}
+
+
+def _moved(what: str, feature: str | None, scores: Scores, without: Scores) -> dict[str, Any]:
+    fallen: Sequence[Row] = list((by := changes(scores, without)).values())
+    every = np.concatenate(fallen)
+    largest = every[np.argmax(np.abs(np.nan_to_num(every)))]
+    return {"what": what, "feature": feature, "score_change": largest, "outputs": by}
+
+
+def _differs(some: Row, others: Row, offset: int, width: int) -> bool:
+    columns = slice(offset, offset + width)
+    return not np.array_equal(some[columns], others[columns], equal_nan=True)
+
+
+def _equal(some: Weights, others: Weights) -> bool:
+    return some is others or (
+        some.keys() == others.keys() and all(a is others[n] or np.array_equal(a, others[n]) for n, a in some.items())
+    )

@@ -1,0 +1,173 @@
+"""Explanations over the admin port: a request, sent or recorded, as what its score was made of (docs/explain.md).
+
+Who owns what: the admin port's event loop reads the body and waits; a thread that gives way, where there are several
+workers, does all else (processor.explaining.explanation). One explanation is made at a time, WAITING more may wait;
+whoever comes then is refused, so explanations take one thread of those that apply large deltas, and never two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import Field
+
+from processor.columns import Column
+from processor.errors import BadInput, NotFound, Overloaded
+from processor.explaining.explanation import Explainer, Question
+from processor.extras import needed
+from processor.features.limits import DEFAULTS, RequestLimits
+from processor.generation import Generation
+from processor.versions.routes import find
+from serving.admin.validation import Strict, validated
+from serving.codecs import tfs_rest
+from serving.codecs.wire import load_json
+
+if TYPE_CHECKING:
+    from processor.versions.host import ModelHost
+    from processor.versions.model import ServedModel
+    from processor.versions.served_version import ServedVersion
+    from serving.telemetry.recorded_request import RecordedRequest
+
+MAX_EXPLAIN_NBYTES = 4 << 20
+WAITING = 4
+REQUEST_KEYS = ("inputs", "instances", "signature_name")
+
+
+class ExplainSettings(NamedTuple):
+    """What explanations need to know of the server. recordings: the folder that it records to, "" for none. limits: of
+    a request. workers: processes that answer."""
+
+    recordings: str = ""
+    limits: RequestLimits = DEFAULTS
+    workers: int = 1
+
+
+class Explained(Strict):
+    """What is to be explained, beside the request itself: `inputs` or `instances` as :predict takes them."""
+
+    inputs: dict[str, Any] | list[Any] | None = Field(None, description="The request in columns, as :predict has it.")
+    instances: list[Any] | None = Field(None, description="Or in rows.")
+    request_id: str | None = Field(None, min_length=1, max_length=256, description="Or the id of a recorded one.")
+    row: int = Field(0, ge=0, lt=2**31, description="Which row of it.")
+    version: int | None = Field(None, gt=0, lt=2**63)
+    label: str | None = Field(None, min_length=1, max_length=128)
+    generation: str | None = Field(None, max_length=40, description="As of which generation, such as 3.16.")
+    against: str | None = Field(None, max_length=40, description="A second generation, to compare with.")
+    vectors: bool = Field(False, description="With the rows themselves.")
+
+
+class Explanations:
+    """The explanations of one server."""
+
+    def __init__(self, settings: ExplainSettings, bulk: Executor | None) -> None:
+        """bulk: where they are made; where everything else is, if None."""
+        self._settings, self._bulk = settings, bulk
+        beside = (
+            f"supervisor, beside {settings.workers} workers" if settings.workers > 1 else "server, beside its sessions"
+        )
+        self._explainer = Explainer(beside)
+        self._asked = 0
+        self._turn = asyncio.Lock()
+
+    async def answer(self, processor: ModelHost, name: str, body: bytearray) -> dict[str, Any]:
+        """The explanation, JSON-able; raises FreshetError."""
+        if self._asked > WAITING:
+            raise Overloaded(f"explain: at most {WAITING} that wait wanted; ask again")
+        self._asked += 1
+        try:
+            async with self._turn:
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._bulk, self._explain, processor, name, memoryview(body))
+        finally:
+            self._asked -= 1
+
+    def _explain(self, processor: ModelHost, name: str, body: memoryview) -> dict[str, Any]:
+        model = find(processor.catalogue, name)
+        limits = self._settings.limits.over(model.policy.limits)
+        document = load_json(body, limits)
+        asked = validated({k: v for k, v in document.items() if k not in REQUEST_KEYS}, Explained)
+        if sum(key in document for key in ("inputs", "instances")) + (asked.request_id is not None) != 1:
+            raise BadInput("explain: one of inputs, instances and request_id wanted")
+        if asked.request_id is not None:
+            return self._recorded(model, asked, asked.request_id, limits)
+        version, step = _picked(model, asked, None)
+        inputs, _ = tfs_rest.decode(body, {}, version.manifest, limits)
+        against = None if asked.against is None else _question(model, asked.against, "against")
+        return self._asked_for(inputs, asked, Question(version, step), against, limits)
+
+    def _recorded(self, model: ServedModel, asked: Explained, request_id: str, limits: RequestLimits) -> dict[str, Any]:
+        found = self._find(model.name, request_id)
+        version, step = _picked(model, asked, found.generation.version)
+        if found.inputs_of != version.manifest.inputs:
+            raise BadInput(
+                f"request_id: it was recorded for other inputs than those of version {version.manifest.version}"
+            )
+        against = None if asked.against is None else _question(model, asked.against, "against")
+        question = Question(version, step)
+        if against is None and found.generation.version in model.served:
+            answered = Question(model.served[found.generation.version], found.generation.step)
+            same = answered == question or (step is None and version.generation == found.generation)
+            if not same and self._explainer.reaches(answered):
+                against = answered
+        answer = self._asked_for(found.inputs, asked, question, against, limits)
+        row = {name: scores[asked.row] for name, scores in found.outputs.items()}
+        told = {"request_id": request_id, "generation": str(found.generation), "time": found.time, "outputs": row}
+        return {**answer, "recorded": told}
+
+    def _asked_for(
+        self,
+        inputs: Mapping[str, Column],
+        asked: Explained,
+        question: Question,
+        against: Question | None,
+        limits: RequestLimits,
+    ) -> dict[str, Any]:
+        return self._explainer.explain(inputs, asked.row, question, against, limits=limits, vectors=asked.vectors)
+
+    def _find(self, model: str, request_id: str) -> RecordedRequest:
+        """Raises NotFound for a request that was not recorded, or not yet."""
+        if not self._settings.recordings:
+            raise NotFound(
+                "request_id: this server records no requests; start it with --record FOLDER --record-share 1"
+            )
+        with needed("request_id", "record"):
+            from serving.telemetry.recorded_request import find_recorded
+        found = find_recorded(self._settings.recordings, model, request_id)
+        if found is None:
+            raise NotFound(
+                f"request_id: {request_id[:64]!r} of model {model!r} is not among what was recorded; --record-share "
+                "says how many requests are, and one is there within a minute"
+            )
+        return found
+
+
+def _picked(model: ServedModel, asked: Explained, answered_by: int | None) -> tuple[ServedVersion, int | None]:
+    """Which version is explained, and as of which step; None for what is served. answered_by: the version that a
+    recorded request was answered by."""
+    if asked.version is not None and asked.label is not None:
+        raise BadInput("explain: one of version and label wanted")
+    if asked.generation is not None:
+        question = _question(model, asked.generation, "generation")
+        named = asked.version is not None or asked.label is not None
+        if named and model.pick(asked.version, asked.label) is not question.version:
+            raise BadInput(f"generation: one of the version that is asked for wanted, got {asked.generation}")
+        return question
+    number = asked.version
+    if number is None and asked.label is None and answered_by in model.served:
+        number = answered_by
+    return model.pick(number, asked.label), None
+
+
+def _question(model: ServedModel, text: str, what: str) -> Question:
+    """A generation of a version that is loaded; raises BadInput and NotFound."""
+    generation = Generation.parse(text)
+    version = model.served.get(generation.version)
+    if version is None:
+        load = f"POST /admin/models/{model.name}/versions/{generation.version}/load"
+        raise NotFound(
+            f"{what}: version {generation.version} of model {model.name!r} is not loaded; to have it: {load}"
+        )
+    return Question(version, generation.step)

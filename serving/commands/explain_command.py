@@ -1,0 +1,199 @@
+"""`freshet explain`: what a score was made of, under one generation or two side by side."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from processor.errors import BadInput
+from serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, TokenOption
+from serving.telemetry.logs import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MAX_REQUEST_NBYTES = 4 << 20
+MOST_IDS = 8
+"""Ids of a feature that are printed; --json has all."""
+STAGES = (
+    ("bind", "bind"),
+    ("look_up", "look up"),
+    ("pool", "pool"),
+    ("open", "open the executable"),
+    ("execute", "execute"),
+)
+
+
+def explain(
+    model: Annotated[str, typer.Argument(help="The model.")],
+    request: Annotated[
+        str,
+        typer.Option(help="A file with the request as :predict takes it, inputs or instances; - reads it from stdin."),
+    ] = "",
+    request_id: Annotated[
+        str, typer.Option(help="Or the x-request-id of a request that the server has recorded.")
+    ] = "",
+    row: Annotated[int, typer.Option(help="Which row (candidate) of the request.")] = 0,
+    version: Annotated[int | None, typer.Option(help="Which version; what stands for the model when left out.")] = None,
+    label: Annotated[str | None, typer.Option(help="Or the version of a label.")] = None,
+    generation: Annotated[str | None, typer.Option(help="As of which generation, such as 1.16.")] = None,
+    against: Annotated[str | None, typer.Option(help="A second generation, to compare with.")] = None,
+    vectors: Annotated[bool, typer.Option("--vectors", help="With the rows themselves, in --json.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The reply as it came.")] = False,
+    admin: AdminOption = DEFAULT_ADMIN,
+    admin_token: TokenOption = "",
+) -> None:
+    """Says what one score was made of: rows, where they come from, executable, timings, and what moved it."""
+    from serving.commands.admin_client import AdminClient, quoted
+
+    if bool(request) == bool(request_id):
+        raise BadInput("explain: either --request or --request-id wanted")
+    asked: dict[str, Any] = {"request_id": request_id} if request_id else _request(request)
+    options = {"version": version, "label": label, "generation": generation, "against": against}
+    asked |= {"row": row, "vectors": vectors, **{key: value for key, value in options.items() if value is not None}}
+    answer = AdminClient(admin, admin_token).send_json("POST", f"/admin/models/{quoted(model)}/explain", asked)
+    if as_json:
+        print(json.dumps(answer, indent=1))
+    else:
+        show_explanation(answer)
+
+
+def _request(name: str) -> dict[str, Any]:
+    """The request's JSON of a file; raises BadInput."""
+    try:
+        data = sys.stdin.buffer.read(MAX_REQUEST_NBYTES + 1) if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise BadInput(f"{name}: {error.strerror}") from None
+    if len(data) > MAX_REQUEST_NBYTES:
+        raise BadInput(f"--request: at most {MAX_REQUEST_NBYTES} bytes wanted")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        raise BadInput("--request: JSON wanted") from None
+    if not isinstance(document, dict):
+        raise BadInput("--request: a JSON object with inputs or instances wanted")
+    return {key: document[key] for key in ("inputs", "instances", "signature_name") if key in document}
+
+
+def show_explanation(answer: dict[str, Any]) -> None:
+    """Prints an explanation: what it is of, what each feature has read, and what moved the score."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    sides = answer["sides"]
+    console.print(Text(f"{answer['model']}, row {answer['row']} of {answer['rows']}"))
+    if recorded := answer.get("recorded"):
+        told = (
+            f"request {printable(recorded['request_id'])}, answered at {recorded['time']} by {recorded['generation']}"
+        )
+        console.print(Text(f"{told}: {_scores(recorded['outputs'])}"))
+    for side in sides:
+        served = "" if side["served"] else " (not served now)"
+        computed = f"{side['executable']['computes']}, bucket {side['executable']['bucket']}, {side['computed_by']}"
+        console.print(Text(f"{side['generation']}{served}: {_scores(side['outputs'])}   {computed}"))
+        console.print(
+            Text("   " + ", ".join(f"{name} {side['timings_ms'][stage]:.3g} ms" for stage, name in STAGES), style="dim")
+        )
+    console.print(_features(sides))
+    if answer.get("moved"):
+        console.print(_moved(answer))
+    elif len(sides) > 1:
+        console.print(Text(answer.get("note", "nothing that the row reads differs")))
+
+
+def _features(sides: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("feature", "id", *(f"row in {side['generation']}" for side in sides)):
+        table.add_column(title, overflow="fold")
+    names = dict.fromkeys(name for side in sides for name in side["inputs"])
+    for name in names:
+        reads = [side["inputs"].get(name, {}) for side in sides]
+        first = next(read for read in reads if read)
+        about = f"{name} ({first['kind']}" + (
+            f", {first['combiner']})" if "ids" in first and len(first["ids"]) > 1 else ")"
+        )
+        every = [read.get("ids", []) for read in reads]
+        if not any(every):
+            cells = [_numbers(read) for read in reads]
+            table.add_row(Text(about), Text(cells[0][0]), *(Text(fed) for _, fed in cells))
+            continue
+        longest = max(every, key=len)
+        for n, one in enumerate(longest[:MOST_IDS]):
+            shown = [_row_of(ids[n]) if n < len(ids) else "" for ids in every]
+            table.add_row(
+                Text(about if n == 0 else ""), Text(printable(one["id"])), *(_marked(cell, shown) for cell in shown)
+            )
+        if len(longest) > MOST_IDS:
+            table.add_row("", Text(f"and {len(longest) - MOST_IDS} more", style="dim"))
+        if first["length"] > len(longest):
+            table.add_row("", Text(f"{first['length']} values, the others are beyond its max_length", style="dim"))
+    return table
+
+
+def _marked(cell: str, beside: list[str]) -> Any:
+    """A cell, in bold where the sides differ."""
+    from rich.text import Text
+
+    return Text(cell, style="bold" if len(set(beside)) > 1 else "")
+
+
+def _row_of(one: dict[str, Any]) -> str:
+    """Where a row comes from, in words."""
+    norm = f"norm {_number(one['norm'])}"
+    if one["found"] == "default":
+        why = one["why"] if one.get("step") is None else f"{one['why']} by step {one['step']}"
+        return f"default ({why}), {norm}"
+    if one["from"] == "version":
+        return f"version, {norm}"
+    if one["step"] is None:
+        return f"delta of step {one['until']} or before, {norm}"
+    return f"{one['from']} {one['step']}, {norm}"
+
+
+def _numbers(read: dict[str, Any]) -> tuple[str, str]:
+    """A float feature: what was sent, and what the dense graph was fed."""
+    if "fed" not in read:
+        return "no ids" if "ids" in read else "", ""
+    if "value" in read:
+        return _number(read["value"]), f"fed {_number(read['fed'])}"
+    return f"{read['width']} numbers", "fed " + " ".join(map(_number, read["fed"][:4])) + (
+        " ..." if read["width"] > 4 else ""
+    )
+
+
+def _moved(answer: dict[str, Any]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    first, second = (side["generation"] for side in answer["sides"])
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column(f"moved between {second} and {first}")
+    table.add_column("score", justify="right")
+    for moved in answer["moved"]:
+        table.add_row(Text(moved["what"]), _signed(moved["score_change"]))
+    if answer["moved_left_out"]:
+        table.add_row(f"and {answer['moved_left_out']} that moved it less", "")
+    for name, columns in answer["change"].items():
+        table.add_row(Text(f"all together, {name}", style="bold"), " ".join(map(_signed, columns)))
+    return table
+
+
+def _scores(outputs: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {' '.join(map(_number, columns))}" for name, columns in outputs.items())
+
+
+def _number(value: float | None) -> str:
+    """None: not a number, which JSON has none of."""
+    return "nan" if value is None else f"{value:.6g}"
+
+
+def _signed(value: float | None) -> str:
+    return "nan" if value is None else f"{value:+.6g}"

@@ -1,0 +1,102 @@
+"""One recorded request, found by its id among what this server's recorders have written: the newest file first.
+
+What it costs: the ids of at most FILES files, a row group at a time, and of the one that holds the request its rows.
+Ids outside of a row group's first and last are not read. A search ends after MOST_S, whatever it has seen.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from processor.columns import Column
+from processor.errors import FreshetError
+from processor.generation import Generation
+from processor.package.manifest import Input
+from processor.package.recording_columns import GENERATION, METADATA, OUTPUT, REQUEST, ROW, TIME
+from serving.telemetry.recorder import request_of
+
+FILES = 256
+MOST_S = 5.0
+
+
+class RecordedRequest(NamedTuple):
+    """A request as it was recorded. time: when it was answered, in ISO 8601. outputs: float32 [rows, columns] by name.
+    inputs_of: what the model's inputs were."""
+
+    generation: Generation
+    time: str
+    inputs: dict[str, Column]
+    outputs: dict[str, NDArray[np.float32]]
+    inputs_of: list[Input]
+
+
+def find_recorded(folder: str, model: str, request_id: str) -> RecordedRequest | None:
+    """The newest request of a model under that id; None where there is none."""
+    give_up_s = time.monotonic() + MOST_S
+    for path in _newest(Path(folder), model):
+        if time.monotonic() > give_up_s:
+            return None
+        try:
+            # Files go while they are looked at: the recorder makes room.
+            found = _find(path, model, request_id)
+        except (OSError, KeyError, ValueError, TypeError, pa.ArrowException, FreshetError):
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _newest(folder: Path, model: str) -> list[Path]:
+    stamped = []
+    for path in folder.glob("*.parquet"):
+        if path.name.startswith(f"{model}-"):
+            try:
+                stamped.append((path.stat().st_mtime_ns, path))
+            except OSError:
+                continue
+    return [path for _, path in sorted(stamped, reverse=True)[:FILES]]
+
+
+def _find(path: Path, model: str, request_id: str) -> RecordedRequest | None:
+    with pq.ParquetFile(path) as file:
+        about = json.loads((file.schema_arrow.metadata or {})[METADATA])
+        if about["model"] != model:
+            return None
+        column = file.schema_arrow.names.index(REQUEST)
+        for group in reversed(range(file.num_row_groups)):
+            statistics = file.metadata.row_group(group).column(column).statistics
+            known = statistics is not None and statistics.has_min_max
+            if known and not statistics.min <= request_id <= statistics.max:
+                continue
+            ids = file.read_row_group(group, [REQUEST, ROW], use_threads=False)
+            hits = np.flatnonzero(pc.equal(ids[REQUEST], request_id).to_numpy())
+            if len(hits):
+                last = int(hits[-1])
+                first = last - int(ids[ROW][last].as_py())
+                whole = file.read_row_group(group, use_threads=False)
+                return _request(whole.slice(first, last + 1 - first).combine_chunks(), about)
+    return None
+
+
+def _request(table: pa.Table, about: dict[str, Any]) -> RecordedRequest:
+    inputs_of = [Input(**spec) for spec in about["inputs"]]
+    outputs = {
+        output["name"]: np.array(table[OUTPUT + output["name"]].to_pylist(), np.float32).reshape(len(table), -1)
+        for output in about["outputs"]
+    }
+    return RecordedRequest(
+        Generation.parse(table[GENERATION][0].as_py()),
+        table[TIME][0].as_py().isoformat(),
+        request_of(table, about["features"], inputs_of),
+        outputs,
+        inputs_of,
+    )

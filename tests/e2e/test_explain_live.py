@@ -1,0 +1,147 @@
+"""Explanations on a live server: in the layout of its cores and alone, while deltas come, and of models that were
+trained: what is explained, pooled by plain numpy, is what the data port has answered."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from processor.engine import Processor, ProcessorConfig
+from processor.package.delta import write_delta
+from serving.commands.cli import app
+from tests.e2e.servers import ALONE, LiveServer
+from tests.explained import scores_by_hand
+from tests.packages import make_delta, write_package
+from tests.waiting import until
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ROWS, REQUESTS = 8000, 200
+
+
+def explain(server, model, wanted=200, **asked):
+    status, answer = server.post_json(f"/admin/models/{model}/explain", asked)
+    assert status == wanted, answer
+    return answer
+
+
+def upload(server, tmp_path, *args, **changes):
+    write_delta(tmp_path / "delta", make_delta(*args, **changes))
+    assert server.upload("small", (tmp_path / "delta").read_bytes())[0] == 200
+
+
+REQUEST = {"user": [3, 900, 2**53 + 1], "tags": [["a", "zz"], [], ["b"]], "floats": [[0.5, 1.0, -2.0, 0.1]] * 3}
+
+
+@pytest.mark.parametrize("layout", [(), ALONE, (*ALONE, "--sessions", "2")], ids=["default", "inline", "threads"])
+def test_what_is_explained_is_what_was_served_before_and_after_a_delta(tmp_path, layout):
+    root = tmp_path / "repository"
+    write_package(root, users=range(20))
+    options = (*layout, "--undo-depth", "2", "--record", str(tmp_path / "recordings"), "--record-share", "1")
+    with LiveServer(root, *options, log=tmp_path / "log") as server:
+        served = {}
+        body = json.dumps({"inputs": REQUEST}).encode()
+        status, _, _ = server.request("POST", "/v1/models/small:predict", body, {"x-request-id": "first"})
+        assert status == 200
+        for step, changes in enumerate([{}, {"users": [3]}, {"users": [900], "dense_seed": 1}, {"removed": [3]}]):
+            if step:
+                upload(server, tmp_path, step, **changes)
+            served[step], generation = server.predict("small", REQUEST)
+            assert generation == f"1.{step}"
+        for row in range(3):
+            for step in (1, 2, 3):
+                answer = explain(server, "small", inputs=REQUEST, row=row, generation=f"1.{step}", against="1.3")
+                side = answer["sides"][0]
+                assert side["generation"] == f"1.{step}"
+                assert abs(side["outputs"]["score"][0] - np.ravel(served[step])[row]) < 1e-6
+        answer = explain(server, "small", inputs=REQUEST, against="1.1")
+        now, before = answer["sides"]
+        assert {m["what"] for m in answer["moved"]} == {"feature user", "dense weights"}
+        assert now["inputs"]["user"]["ids"][0]["why"] == "removed"
+        assert before["inputs"]["user"]["ids"][0]["step"] == 1
+        assert ("supervisor" in now["computed_by"]) == (layout == ())
+        assert "delta rollback small 1.0" in explain(server, "small", 409, inputs=REQUEST, against="1.0")["error"]
+        # It is recorded once the file is whole: what was asked first is written when the server ends.
+        assert "is not among" in explain(server, "small", 404, request_id="second")["error"]
+        told = server.get("/admin/models", admin=True)
+        assert json.loads(told[2])["models"]["small"]["generation"] == "1.3"
+    with LiveServer(root, *options, log=tmp_path / "log") as server:
+        recorded = explain(server, "small", request_id="first")
+        assert recorded["recorded"]["generation"] == "1.0"
+        assert abs(recorded["recorded"]["outputs"]["score"][0] - np.ravel(served[0])[0]) < 1e-6
+        result = CliRunner().invoke(
+            app, ["explain", "small", "--request-id", "first", "--admin", f"http://127.0.0.1:{server.admin_port}"]
+        )
+        assert result.exit_code == 0, result.exception
+        assert "small, row 0 of 3" in result.stdout
+
+
+def test_a_version_that_is_pinned_is_explained_beside_the_newest(tmp_path):
+    root = tmp_path / "repository"
+    write_package(root, 1, users=range(20))
+    with LiveServer(root, log=tmp_path / "log") as server:
+        status, _ = server.post_json("/admin/models/small/labels/stable", {"version": 1}, "PUT")
+        assert status == 200
+        write_package(root, 2, users=range(5), seed=3)
+        until(lambda: server.generation("small") == "2.0")
+        pinned = explain(server, "small", inputs=REQUEST, version=1)["sides"][0]
+        assert pinned["generation"] == "1.0"
+        answer = explain(server, "small", inputs=REQUEST, label="stable", against="2.0")
+        assert [side["generation"] for side in answer["sides"]] == ["1.0", "2.0"]
+        assert "dense weights" in {m["what"] for m in answer["moved"]}
+
+
+def random_requests(source, rng, most_rows):
+    """Requests of random rows of a source, as JSON; every other one with its first user for all rows."""
+    from serving.commands.demo import as_json
+
+    for n in range(REQUESTS):
+        batch = next(iter(source.batches(int(rng.integers(1, most_rows)), int(rng.integers(ROWS)))))
+        yield n, {name: as_json(column) for name, column in batch.columns.items()}
+
+
+@pytest.mark.long
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("arch", ["deepfm", "dlrm", "two_tower", "mmoe"])
+def test_rows_of_a_trained_model_pooled_by_plain_numpy_score_as_was_served(arch, tmp_path, monkeypatch):
+    pytest.importorskip("tensorflow", reason="training needs the train extra")
+    from models.config.train_config import load_config
+    from models.data.open_data import open_source
+    from models.training.loop import TrainingRun
+    from models.training.publication import publish_version
+    from tests.models.data.sources import real_data
+    from tests.models.training.test_zoo_examples import DATA, section
+
+    monkeypatch.setattr("models.training.full_versions.publish_version", partial(publish_version, buckets=(1, 16, 64)))
+    form = section(arch, "data")["format"]
+    sets = {"data.path": real_data(DATA[form]), "data.format": form, "publish.repository": str(tmp_path / "r")}
+    whole = [f'{key}="{value}"' for key, value in sets.items()]
+    steps = [f"publish.full_rows={ROWS}", "publish.delta_rows=500", "train.seed=5"]
+    config = load_config(EXAMPLES / f"{arch}.toml", [*whole, *steps])
+    run = TrainingRun(config, open_source(config.data, config.features))
+    run.full()
+    for generation in run.stream():
+        if generation.step == 3:
+            break
+    rng, worst = np.random.default_rng(7), 0.0
+    engine = Processor.initialize(ProcessorConfig(str(tmp_path / "r"), sessions=1))
+    with engine, LiveServer(tmp_path / "r", log=tmp_path / "log") as server:
+        version = engine.catalogue[arch].pick()
+        assert str(version.generation) == server.generation(arch)
+        for n, inputs in random_requests(run.source, rng, 80):
+            served, generation = server.predict(arch, inputs)
+            scores = served if isinstance(served, dict) else {version.manifest.outputs[0].name: served}
+            row = int(rng.integers(len(next(iter(inputs.values())))))
+            answer = explain(server, arch, inputs=inputs, row=row, vectors=True, against=f"{generation[:-1]}1")
+            side = answer["sides"][0]
+            assert side["generation"] == generation
+            by_hand = scores_by_hand(version.files, version.dense, side)
+            for name, values in scores.items():
+                worst = max(worst, np.abs(by_hand[name] - np.ravel(values[row])).max())
+                worst = max(worst, np.abs(np.array(side["outputs"][name]) - np.ravel(values[row])).max())
+            assert worst < 1e-6, (n, row, worst)
+    print(f"{arch}: {REQUESTS} requests, off by {worst:.2g} at most")

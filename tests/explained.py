@@ -1,0 +1,52 @@
+"""Explained rows pooled by plain numpy: what the dense graph was fed, without a kernel of ours."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from processor.backends.bounded import outputs_of
+from processor.backends.opening import open_programs
+
+
+def fed_by_hand(manifest, inputs):
+    """The dense graph's input, float32 [width], from the `inputs` of one side of an explanation with its vectors."""
+    x = np.full(manifest.width, np.nan, np.float32)
+    for f in manifest.features:
+        told = inputs[f.name]
+        assert told["kind"] == f.kind
+        x[f.offset : f.offset + f.width] = _columns(f, told)
+    assert not np.isnan(x).any()
+    return x
+
+
+def _columns(f, told):
+    if f.kind == "float":
+        value = np.float32(np.nan if told["value"] is None else told["value"])
+        if f.log1p:
+            value = np.sign(value) * np.log1p(abs(value))
+        return np.nan_to_num((np.float32(value) - np.float32(f.mean)) * np.float32(f.scale), nan=0.0)
+    if f.kind == "floats":
+        return np.array(told["fed"], np.float32)
+    rows = np.array([one["vector"] for one in told["ids"]], np.float32).reshape(-1, told["dim"])
+    for one, row in zip(told["ids"], rows):
+        np.testing.assert_allclose(one["norm"], np.sqrt((row.astype(np.float64) ** 2).sum()), rtol=1e-5)
+    rows = rows.reshape(-1, told.get("codes", 1), told["dim"]).sum(axis=1)
+    if f.combiner == "none":
+        out, mask = np.zeros((f.max_length, told["dim"]), np.float32), np.zeros(f.max_length, np.float32)
+        out[: len(rows)], mask[: len(rows)] = rows, 1
+        return np.concatenate([out.reshape(-1), mask])
+    share = {"sum": 1, "mean": max(1, len(rows)), "sqrtn": np.sqrt(max(1, len(rows)))}[f.combiner]
+    return (rows.sum(axis=0) / np.float32(share)).astype(np.float32)
+
+
+def scores_by_hand(version, dense, side):
+    """Outputs by name, float32 [columns], of one side of an explanation: its rows by plain numpy, then an executable of
+    the version's files, with these dense weights."""
+    manifest = version.manifest
+    outputs = {o.name: o.columns for o in manifest.outputs}
+    executables = {}
+    for program in open_programs(version, manifest.width, outputs).programs:
+        executables |= program.with_weights(dense)
+    x = fed_by_hand(manifest, side["inputs"])
+    scores = outputs_of(executables[side["executable"]["bucket"]], x[None], outputs)
+    return {name: values[0] for name, values in scores.items()}

@@ -1,0 +1,227 @@
+"""An explanation of a row, against what was served and against plain numpy."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from processor.columns import Strings
+from processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
+from processor.explaining import explanation as module
+from processor.explaining.explanation import Explainer, Question
+from processor.package.manifest import TableEntry
+from processor.tables.remote.remote_table import RemoteTable
+from tests.explained import scores_by_hand
+from tests.packages import make_inputs, tag_id, write_package
+from tests.processor.engines import processors, publish, request
+
+USERS = [0, 3, 900]
+TAGS = [["a"], ["b", "zz", "c", "a"], []]
+
+
+def inputs_of():
+    return make_inputs(USERS, tags=TAGS, seed=4)
+
+
+@pytest.fixture
+def processor(root, open_processor):
+    """Generation 1.3: rows of each delta, new dense weights with the second."""
+    publish(root, 1, users=[3, 900], tags=["a"])
+    publish(root, 2, users=[5], dense_seed=1)
+    publish(root, 3, users=[3], removed=[0], tags=["zz"])
+    return open_processor(undo_depth=2)
+
+
+@pytest.fixture
+def version(processor):
+    return processor.catalogue["small"].pick()
+
+
+@pytest.fixture
+def explainer():
+    return Explainer("a test")
+
+
+def ids_of(side, feature):
+    """What a feature's ids are told to be: where each comes from, without norms."""
+    return [
+        {key: value for key, value in one.items() if key not in ("norm", "key")}
+        for one in side["inputs"][feature]["ids"]
+    ]
+
+
+def test_a_row_is_explained_by_what_it_read_and_scored(processor, version, explainer):
+    served = processor.process(request(USERS)._replace(inputs=inputs_of())).outputs["score"]
+    for row in range(len(USERS)):
+        told = explainer.explain(inputs_of(), row, Question(version), vectors=True)
+        (side,) = told["sides"]
+        assert (told["model"], told["row"], told["rows"]) == ("small", row, 3)
+        assert (side["generation"], side["served"], side["computed_by"]) == ("1.3", True, "a test")
+        assert side["executable"]["computes"] == "onnxruntime float32"
+        np.testing.assert_allclose(side["outputs"]["score"], served[row], atol=1e-6)
+        by_hand = scores_by_hand(version.files, version.dense, side)
+        np.testing.assert_allclose(by_hand["score"], served[row], atol=1e-6)
+        assert side["timings_ms"].keys() == {"bind", "look_up", "pool", "open", "execute"}
+        assert "moved" not in told
+
+
+def test_ids_are_told_by_where_their_rows_come_from(version, explainer):
+    first, second, third = (explainer.explain(inputs_of(), row, Question(version))["sides"][0] for row in range(3))
+    assert ids_of(first, "user") == [{"id": "0", "found": "default", "why": "removed", "step": 3}]
+    assert ids_of(first, "tags") == [{"id": "a", "found": "row", "from": "delta", "step": 1}]
+    assert ids_of(second, "user") == [{"id": "3", "found": "row", "from": "delta", "step": 3}]
+    assert ids_of(second, "tags") == [
+        {"id": "b", "found": "row", "from": "version", "step": 0},
+        {"id": "zz", "found": "row", "from": "delta", "step": 3},
+        {"id": "c", "found": "row", "from": "version", "step": 0},
+    ]
+    assert second["inputs"]["tags"]["length"] == 4
+    assert second["inputs"]["tags"]["ids"][0]["key"] == str(tag_id("b"))
+    assert ids_of(third, "user") == [{"id": "900", "found": "row", "from": "delta", "step": 1}]
+    assert ids_of(third, "tags") == []
+    assert "vector" not in second["inputs"]["tags"]["ids"][0]
+    floats = second["inputs"]["f2"]
+    assert floats["value"] == inputs_of()["floats"][1, 2]
+    np.testing.assert_allclose(floats["fed"], (floats["value"] - 0.5) * 2, rtol=1e-6)
+
+
+def test_two_generations_stand_side_by_side_with_what_moved_the_score(root, version, explainer):
+    told = explainer.explain(inputs_of(), 1, Question(version), Question(version, 1), vectors=True)
+    now, before = told["sides"]
+    assert (before["generation"], before["served"]) == ("1.1", False)
+    assert ids_of(before, "user") == [{"id": "3", "found": "row", "from": "delta", "step": 1}]
+    assert ids_of(before, "tags")[1] == {"id": "zz", "found": "default", "why": "no row"}
+    with processors(root) as build:
+        older = build().catalogue["small"].pick()
+        older.rollback(1)
+        dense, files = dict(older.dense), older.files
+        np.testing.assert_allclose(scores_by_hand(files, dense, before)["score"], before["outputs"]["score"], atol=1e-6)
+    np.testing.assert_allclose(told["change"]["score"], now["outputs"]["score"] - before["outputs"]["score"])
+    assert {m["what"] for m in told["moved"]} == {"feature user", "feature tags", "dense weights"}
+    sizes = [abs(m["score_change"]) for m in told["moved"]]
+    assert sizes == sorted(sizes, reverse=True)
+    mixed = {**now, "inputs": {**now["inputs"], "user": before["inputs"]["user"]}}
+    without = scores_by_hand(version.files, version.dense, mixed)["score"]
+    (user,) = [m for m in told["moved"] if m["feature"] == "user"]
+    np.testing.assert_allclose(user["score_change"], (now["outputs"]["score"] - without)[0], atol=1e-6)
+
+
+def test_a_generation_out_of_reach_is_refused_with_the_way_to_load_it(version, explainer):
+    assert explainer.reaches(Question(version))
+    assert explainer.reaches(Question(version, 1))
+    assert not explainer.reaches(Question(version, 0))
+    with pytest.raises(
+        Conflict, match=r"1\.0 is not in the undo log, which goes back to 1\.1.*delta rollback small 1\.0"
+    ):
+        explainer.explain(inputs_of(), 0, Question(version), Question(version, 0))
+    with pytest.raises(Conflict, match=r"1\.9 is not served yet; the newest is 1\.3"):
+        explainer.explain(inputs_of(), 0, Question(version, 9))
+
+
+def test_after_a_rollback_what_was_undone_cannot_be_explained_and_what_is_served_can(processor, version, explainer):
+    version.rollback(2)
+    (side,) = explainer.explain(inputs_of(), 1, Question(version))["sides"]
+    assert (side["generation"], ids_of(side, "user")[0]["step"]) == ("1.2", 1)
+    with pytest.raises(Conflict):
+        explainer.explain(inputs_of(), 1, Question(version, 3))
+
+
+def test_rows_that_can_be_undone_no_more_are_still_told_by_their_step(root, open_processor, explainer):
+    for step in range(1, 8):
+        publish(root, step, users=[step])
+    version = open_processor(undo_depth=1).catalogue["small"].pick()
+    steps = [
+        ids_of(explainer.explain(make_inputs([user]), 0, Question(version))["sides"][0], "user")[0]["step"]
+        for user in range(1, 8)
+    ]
+    assert steps == list(range(1, 8))
+
+
+def test_a_step_that_is_not_kept_is_told_by_the_oldest_that_is(root, open_processor, explainer, monkeypatch):
+    monkeypatch.setattr("processor.versions.served_version.STAMPS", 2)
+    for step in range(1, 5):
+        publish(root, step, users=[step])
+    version = open_processor(undo_depth=1).catalogue["small"].pick()
+    (side,) = explainer.explain(make_inputs([1]), 0, Question(version))["sides"]
+    assert ids_of(side, "user") == [{"id": "1", "found": "row", "from": "delta", "step": None, "until": 3}]
+
+
+def test_another_version_is_compared_with_where_its_features_lie_alike(root, processor, version, explainer):
+    write_package(root, 2, users=range(10), seed=3)
+    processor.load("small", 2)
+    newer = processor.catalogue["small"].pick(2)
+    told = explainer.explain(inputs_of(), 1, Question(version), Question(newer))
+    assert [side["generation"] for side in told["sides"]] == ["1.3", "2.0"]
+    assert "dense weights" in {m["what"] for m in told["moved"]}
+
+
+def test_the_bucket_is_the_one_that_the_request_would_be_run_in(version, explainer):
+    for rows in (1, 3, 16):
+        (side,) = explainer.explain(make_inputs(range(rows)), rows - 1, Question(version))["sides"]
+        assert side["executable"]["bucket"] in version.replicas.costs.cover(rows)
+
+
+def test_what_cannot_be_explained_is_refused(version, explainer, monkeypatch):
+    with pytest.raises(BadInput, match="row: 0 to 2 wanted, got 3"):
+        explainer.explain(inputs_of(), 3, Question(version))
+    infinite = inputs_of()
+    infinite["floats"][0, 0] = np.inf
+    with pytest.raises(BadInput, match="finite"):
+        explainer.explain(infinite, 0, Question(version))
+    with pytest.raises(BadInput, match="is missing"):
+        explainer.explain({"user": np.array([1])}, 0, Question(version))
+    monkeypatch.setattr(module, "MAX_IDS", 3)
+    with pytest.raises(TooLarge, match="a row of at most 3 ids wanted, got 4"):
+        explainer.explain(inputs_of(), 1, Question(version))
+    monkeypatch.setattr(module, "MAX_NUMBERS", 10)
+    explainer.explain(inputs_of(), 0, Question(version))
+    with pytest.raises(TooLarge, match="vectors"):
+        explainer.explain(inputs_of(), 0, Question(version), vectors=True)
+
+
+def test_a_table_in_a_row_store_is_refused_in_a_line(version, explainer):
+    version.tables["tag"] = RemoteTable(TableEntry("tag", 4, 3))
+    with pytest.raises(BadInput, match="table 'tag' is in a row store"):
+        explainer.explain(inputs_of(), 0, Question(version))
+
+
+def test_nothing_of_it_is_counted(processor, version, explainer):
+    before = processor.lookups(version).copy()
+    explainer.explain(inputs_of(), 1, Question(version), Question(version, 1))
+    np.testing.assert_array_equal(processor.lookups(version), before)
+    assert sum(stats.stats.requests for stats in processor.group_stats().values()) == 0
+
+
+def test_one_at_a_time_and_none_while_a_delta_holds_the_version(version, explainer, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_S", 0.01)
+    held, leave = threading.Event(), threading.Event()
+
+    def hold(lock):
+        with lock:
+            held.set()
+            leave.wait(30)
+
+    for lock, error in ((explainer._turn, Overloaded), (version.lock, NotReady)):
+        held.clear(), leave.clear()
+        other = threading.Thread(target=hold, args=(lock,))
+        other.start()
+        held.wait(30)
+        with pytest.raises(error):
+            explainer.explain(inputs_of(), 0, Question(version))
+        leave.set()
+        other.join()
+    assert explainer.explain(inputs_of(), 0, Question(version))["sides"]
+
+
+def test_a_version_whose_file_is_damaged_is_not_read(version, explainer):
+    path = version.files.folder / "tables" / "user.safetensors"
+    path.write_bytes(path.read_bytes()[:-64])
+    with pytest.raises(NotReady, match="damaged"):
+        explainer.explain(inputs_of(), 0, Question(version))
+
+
+def test_strings_that_are_no_text_are_told_all_the_same(version, explainer):
+    inputs = inputs_of()
+    inputs["tags"] = type(inputs["tags"])(Strings.of([b"\xff"]), np.array([0, 1, 1, 1]))
+    (side,) = explainer.explain(inputs, 0, Question(version))["sides"]
+    assert side["inputs"]["tags"]["ids"][0]["id"] == "\\xff"

@@ -1,0 +1,96 @@
+"""What features read of a row: keys, as they were asked for, and numbers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from processor.columns import Ragged, Strings
+from processor.explaining.feature_values import MAX_TEXT, feature_values
+from processor.features.plan import SparsePlan
+from processor.kernels.hashing import hash_strings
+from processor.package.manifest import Feature, Input, Output, TableEntry
+from processor.package.transforms import Transform
+from tests.packages import make_inputs, manifest, tag_id
+
+
+def values_of(made, inputs, row):
+    plan = SparsePlan(made)
+    return {v.feature.name: v for v in feature_values(made, plan, inputs, plan.bind(inputs), row)}
+
+
+def test_ids_strings_and_floats_are_read_at_their_row():
+    inputs = make_inputs([5, 2**53 + 1], tags=[["a"], ["b", "é"]])
+    values = values_of(manifest(users=9, tags=9), inputs, 1)
+    assert (values["user"].asked, values["user"].keys.tolist()) == ([str(2**53 + 1)], [2**53 + 1])
+    assert (values["tags"].asked, values["tags"].keys.tolist()) == (["b", "é"], [tag_id("b"), tag_id("é")])
+    assert values["f2"].numbers.tolist() == [inputs["floats"][1, 2]]
+    assert values["f2"].asked == []
+
+
+def test_values_beyond_the_most_that_count_are_counted_and_not_read():
+    values = values_of(manifest(users=9, tags=9), make_inputs([1], tags=[["a", "b", "c", "d", "e"]]), 0)
+    assert (values["tags"].asked, values["tags"].length) == (["a", "b", "c"], 5)
+
+
+def test_an_input_of_one_row_is_read_for_every_row():
+    inputs = make_inputs([7, 8, 9])
+    inputs["user"] = np.array([7], np.int64)
+    assert values_of(manifest(users=9, tags=9), inputs, 2)["user"].asked == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [(b"\xff\x1b[2J", "\\xff\x1b[2J"), (b"x" * 1000, "x" * MAX_TEXT), (b"", "")]
+)
+def test_a_string_is_told_as_text_whatever_its_bytes_are_and_cut(text, shown):
+    assert values_of(manifest(users=9, tags=9), make_inputs([1], tags=[[text]]), 0)["tags"].asked == [shown]
+
+
+def transformed(transforms, feature):
+    small = manifest(users=9, tags=9)
+    return replace(
+        small,
+        inputs=[Input("word", "string"), Input("floats", "float32", columns=4)],
+        features=[feature],
+        tables=[TableEntry("word", 4, 9)],
+        transforms=transforms,
+        outputs=[Output("score")],
+        width=4,
+    )
+
+
+def word_inputs(words):
+    return {"word": Strings.of(words), "floats": np.zeros((len(words), 4), np.float32)}
+
+
+def test_a_bucket_is_told_as_the_string_that_it_was_made_of():
+    transforms = [Transform("low", "lower", ["word"]), Transform("bucket", "farm", ["low"], [100])]
+    made = transformed(transforms, Feature("word", "id", "bucket", table="word", width=4))
+    values = values_of(made, word_inputs(["Jazz", "Pop"]), 1)["word"]
+    assert (values.asked, values.input) == (["Pop"], "word")
+    assert 0 <= values.keys[0] < 100
+
+
+def test_each_key_of_a_hashed_value_is_told_as_the_value():
+    transforms = [Transform("codes", "quotient_remainder", ["word"], [7, 10, 10])]
+    made = transformed(transforms, Feature("word", "ids", "codes", table="word", combiner="mean", width=4))
+    values = values_of(made, word_inputs(["a", "b"]), 1)["word"]
+    assert (values.asked, values.length, values.codes) == (["b", "b"], 1, 2)
+    assert hash_strings(Strings.of(["b"]), 7)[0] not in values.keys
+
+
+def test_behind_a_cross_the_key_itself_is_told():
+    made = transformed(
+        [Transform("cross", "cross", ["word", "word"], [100, 3]), Transform("rows", "rows", ["cross"])],
+        Feature("word", "ids", "rows", table="word", width=4),
+    )
+    values = values_of(made, word_inputs(["a"]), 0)["word"]
+    assert values.asked == [str(values.keys[0])]
+    assert values.input == "rows"
+
+
+def test_an_empty_list_has_no_ids():
+    inputs = make_inputs([1], tags=[[]])
+    assert isinstance(inputs["tags"], Ragged)
+    values = values_of(manifest(users=9, tags=9), inputs, 0)["tags"]
+    assert (values.asked, values.keys.tolist(), values.length) == ([], [], 0)

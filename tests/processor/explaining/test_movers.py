@@ -1,0 +1,72 @@
+"""What moved a score, by a network whose parts are known."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from processor.explaining import movers as module
+from processor.explaining.movers import Scored, alike, movers
+from processor.package.manifest import Output
+from tests.packages import DIM, manifest
+from tests.processor.backends.artefacts import WIDTH
+
+
+def scored(x, weight=1.0, outputs=("score",)):
+    """The score is the sum of the input, times a weight."""
+    x = np.array(x, np.float32)
+
+    def scores(rows):
+        return {name: weight * (n + 1) * rows.sum(axis=1, keepdims=True) for n, name in enumerate(outputs)}
+
+    dense = {"weight": np.array([weight], np.float32)}
+    made = replace(manifest(), outputs=[Output(name) for name in outputs])
+    return Scored(made, x, dense, SimpleNamespace(scores=scores), {n: s[0] for n, s in scores(x[None]).items()})
+
+
+def row(user=0.0, tags=0.0, f0=0.0):
+    return [user] + [0.0] * (DIM - 1) + [tags] + [0.0] * (DIM - 1) + [f0] + [0.0] * (WIDTH - 2 * DIM - 1)
+
+
+def test_features_are_told_by_how_far_they_moved_the_score():
+    found, left = movers(scored(row(user=1.0, tags=5.0, f0=2.0)), scored(row(user=1.5, tags=1.0, f0=2.0)))
+    assert [(m["what"], m["feature"], float(m["score_change"])) for m in found] == [
+        ("feature tags", "tags", 4.0),
+        ("feature user", "user", -0.5),
+    ]
+    assert left == 0
+
+
+def test_dense_weights_are_one_thing():
+    found, _ = movers(scored(row(user=2.0), weight=3.0), scored(row(user=2.0), weight=1.0))
+    assert [(m["what"], m["feature"], float(m["score_change"])) for m in found] == [("dense weights", None, 4.0)]
+
+
+def test_the_same_generation_moves_nothing():
+    assert movers(scored(row(user=2.0)), scored(row(user=2.0))) == ([], 0)
+
+
+def test_of_several_outputs_the_one_that_moved_furthest_ranks():
+    found, _ = movers(scored(row(user=2.0), outputs=("a", "b")), scored(row(user=1.0), outputs=("a", "b")))
+    assert float(found[0]["score_change"]) == 2.0
+    assert {name: values.tolist() for name, values in found[0]["outputs"].items()} == {"a": [1.0], "b": [2.0]}
+
+
+def test_the_smallest_are_left_out_and_counted(monkeypatch):
+    monkeypatch.setattr(module, "MOST_MOVED", 1)
+    found, left = movers(scored(row(user=1.0, tags=5.0, f0=2.0)), scored(row()))
+    assert ([m["feature"] for m in found], left) == (["tags"], 2)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_score_that_is_no_number_is_no_error():
+    found, _ = movers(scored(row(user=np.nan)), scored(row(user=1.0)))
+    assert np.isnan(found[0]["score_change"])
+
+
+def test_versions_are_alike_whose_features_lie_in_the_same_columns():
+    small = manifest(users=1)
+    assert alike(small, manifest(version=2, users=9))
+    assert not alike(small, replace(small, outputs=[Output("other")]))
+    assert not alike(small, replace(small, features=small.features[:1], width=DIM))

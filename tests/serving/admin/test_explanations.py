@@ -1,0 +1,177 @@
+"""POST /admin/models/{name}/explain over a processor: requests sent and recorded, and what is refused."""
+
+import asyncio
+import threading
+
+import httpx
+import numpy as np
+import pytest
+
+from processor.engine import PredictRequest
+from serving.admin.api import create_admin
+from serving.admin.explanations import WAITING, ExplainSettings
+from serving.lifecycle import Lifecycle
+from serving.telemetry.metrics import Metrics
+from tests.packages import make_inputs, write_package
+from tests.processor.engines import USERS, processors, publish
+
+ROUTE = "/admin/models/small/explain"
+REQUEST = {"user": [3, 2**53 + 1], "tags": [["a", "zz"], []], "floats": [[0.5, 1.0, -2.0, 0.0]] * 2}
+
+
+class Asking:
+    """An admin port over a processor that serves 1.2; ask() posts a JSON document to the route."""
+
+    def __init__(self, processor, **settings):
+        lifecycle = Lifecycle()
+        lifecycle.open(processor)
+        self.app = create_admin(lifecycle, Metrics(lifecycle), explain=ExplainSettings(**settings))
+
+    def __call__(self, path=ROUTE, **request):
+        return asyncio.run(self.ask(path, **request))
+
+    async def ask(self, path=ROUTE, **request):
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8502") as client:
+            return await client.post(path, **request)
+
+
+@pytest.fixture
+def processor(tmp_path):
+    root = tmp_path / "repository"
+    write_package(root, users=USERS)
+    with processors(root) as build:
+        publish(root, 1, users=[3], dense_seed=1)
+        publish(root, 2, users=[3, 4], tags=["zz"])
+        yield build(undo_depth=1)
+
+
+@pytest.fixture
+def ask(processor):
+    return Asking(processor)
+
+
+def error_of(reply, status):
+    assert reply.status_code == status, reply.text
+    return reply.json()["error"]
+
+
+def test_columns_and_rows_are_explained_alike(ask, processor):
+    instances = [dict(zip(REQUEST, row)) for row in zip(*REQUEST.values())]
+    by_columns, by_rows = (
+        ask(json=body) for body in ({"inputs": REQUEST, "row": 1}, {"instances": instances, "row": 1})
+    )
+    assert (by_columns.status_code, by_rows.status_code) == (200, 200), by_columns.text
+    one, other = by_columns.json(), by_rows.json()
+    assert one["sides"][0]["inputs"] == other["sides"][0]["inputs"]
+    assert one["sides"][0]["computed_by"] == "server, beside its sessions"
+    (user,) = one["sides"][0]["inputs"]["user"]["ids"]
+    assert (user["id"], user["key"], user["found"]) == (str(2**53 + 1), str(2**53 + 1), "default")
+    assert by_columns.headers["cache-control"] == "no-store"
+
+
+def test_it_is_compared_with_a_generation_that_was_served_before(ask):
+    answer = ask(json={"inputs": REQUEST, "against": "1.1"}).json()
+    assert [side["generation"] for side in answer["sides"]] == ["1.2", "1.1"]
+    assert {m["feature"] for m in answer["moved"]} == {"user", "tags"}
+    swapped = ask(json={"inputs": REQUEST, "generation": "1.1", "against": "1.2"}).json()
+    np.testing.assert_allclose(swapped["change"]["score"], -np.array(answer["change"]["score"]), atol=1e-7)
+
+
+def test_the_scores_are_those_that_are_served(ask, processor):
+    inputs = make_inputs([3, 4, 99], tags=[["a"], ["zz"], []])
+    served = processor.process(PredictRequest("small", inputs)).outputs["score"]
+    sent = {"user": [3, 4, 99], "tags": [["a"], ["zz"], []], "floats": inputs["floats"].tolist()}
+    for row in range(3):
+        side = ask(json={"inputs": sent, "row": row}).json()["sides"][0]
+        np.testing.assert_allclose(side["outputs"]["score"], served[row], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"inputs": REQUEST, "against": "1.0"}, 409, "not in the undo log, which goes back to 1.1"),
+        ({"inputs": REQUEST, "generation": "7.1"}, 404, "version 7 of model 'small' is not loaded"),
+        ({"inputs": REQUEST, "generation": "x"}, 400, "generation: 'version.step'"),
+        ({"inputs": REQUEST, "row": 2}, 400, "row: 0 to 1 wanted, got 2"),
+        ({"inputs": REQUEST, "row": -1}, 400, "body.row"),
+        ({"inputs": REQUEST, "row": True}, 400, "body.row"),
+        ({"inputs": REQUEST, "rows": 1}, 400, "body.rows: Extra inputs"),
+        ({"inputs": REQUEST, "version": 1, "label": "live"}, 400, "one of version and label"),
+        ({"inputs": REQUEST, "label": "live"}, 404, "label 'live'"),
+        ({"inputs": REQUEST, "version": 2}, 404, "version 2"),
+        ({"inputs": REQUEST, "request_id": "x"}, 400, "one of inputs, instances and request_id"),
+        ({"row": 0}, 400, "one of inputs, instances and request_id"),
+        ({"inputs": {"user": [1]}}, 400, "Missing named input"),
+        ({"inputs": {**REQUEST, "user": ["x", "y"]}}, 400, "user"),
+        ({"inputs": {**REQUEST, "floats": [[1e39] * 4] * 2}}, 400, "floats"),
+        ({"request_id": "r1"}, 404, "this server records no requests"),
+        ([], 400, "an object wanted"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_in_a_line(ask, body, status, message):
+    assert message in error_of(ask(json=body), status)
+
+
+def test_bytes_that_are_no_request_are_refused(ask):
+    assert "JSON" in error_of(ask(content=b"\x00"), 400)
+    assert "at most" in error_of(ask(content=b" " * (5 << 20)), 413)
+    assert "nobody" in error_of(ask("/admin/models/nobody/explain", json={"inputs": REQUEST}), 404)
+
+
+def test_a_row_of_too_many_ids_is_refused(ask, monkeypatch):
+    many = {**REQUEST, "tags": [["a"] * 5000, []]}
+    assert ask(json={"inputs": many}).status_code == 200, "three of a list count, and are read"
+    ask.app.app.title  # noqa: B018
+
+
+def test_a_recorded_request_is_explained_by_its_id(tmp_path, processor):
+    pytest.importorskip("pyarrow", reason="recording needs pyarrow")
+    from serving.telemetry.recorder import Recorder
+
+    recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
+    processor.tap(recorder)
+    inputs = make_inputs([3, 4], tags=[["zz"], ["a"]])
+    answered = processor.process(PredictRequest("small", inputs, request_id="r1")).outputs["score"]
+    publish(tmp_path / "repository", 3, users=[3])
+    processor.poll()
+    recorder.close()
+    ask = Asking(processor, recordings=str(tmp_path / "recordings"))
+    answer = ask(json={"request_id": "r1"}).json()
+    assert [side["generation"] for side in answer["sides"]] == ["1.3", "1.2"]
+    assert (answer["recorded"]["generation"], answer["recorded"]["request_id"]) == ("1.2", "r1")
+    np.testing.assert_allclose(answer["recorded"]["outputs"]["score"], answered[0])
+    np.testing.assert_allclose(answer["sides"][1]["outputs"]["score"], answered[0], atol=1e-6)
+    as_of = ask(json={"request_id": "r1", "generation": "1.2"}).json()
+    assert [side["generation"] for side in as_of["sides"]] == ["1.2"]
+    assert "not among what was recorded" in error_of(ask(json={"request_id": "r2"}), 404)
+    publish(tmp_path / "repository", 4, users=[3])
+    processor.poll()
+    out_of_reach = ask(json={"request_id": "r1"}).json()
+    assert [side["generation"] for side in out_of_reach["sides"]] == ["1.4"]
+
+
+def test_one_is_made_at_a_time_and_few_wait(ask, monkeypatch):
+    begun, leave, most = threading.Semaphore(0), threading.Event(), []
+    running = []
+
+    def slow(self, processor, name, body):
+        running.append(name)
+        most.append(len(running))
+        begun.release()
+        leave.wait(30)
+        running.pop()
+        return {}
+
+    monkeypatch.setattr("serving.admin.explanations.Explanations._explain", slow)
+
+    async def crowd():
+        asked = [asyncio.ensure_future(ask.ask(json={})) for _ in range(WAITING + 3)]
+        await asyncio.to_thread(begun.acquire)
+        refused = [task for task in asked if task.done() or (await asyncio.wait([task], timeout=0.5))[0]]
+        leave.set()
+        return [reply.status_code for reply in await asyncio.gather(*asked)], len(refused)
+
+    codes, refused = asyncio.run(crowd())
+    assert sorted(codes) == [200] * (WAITING + 1) + [429] * 2
+    assert (refused, max(most)) == (2, 1)

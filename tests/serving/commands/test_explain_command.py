@@ -1,0 +1,143 @@
+"""`freshet explain`: what it asks, and what it prints of the answer."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from serving.commands import admin_client
+from serving.commands.cli import app
+
+SIDE = {
+    "generation": "1.16",
+    "served": True,
+    "executable": {"backend": "xla", "target": "cpu", "precision": "float32", "bucket": 4, "computes": "xla float32"},
+    "computed_by": "supervisor, beside 2 workers",
+    "timings_ms": {"bind": 0.1, "look_up": 0.2, "pool": 0.01, "open": 31.0, "execute": 0.2},
+    "outputs": {"score": [0.25]},
+    "inputs": {
+        "user": {
+            "kind": "id",
+            "combiner": "sum",
+            "length": 1,
+            "ids": [{"id": "7", "key": "7", "found": "row", "from": "delta", "step": 12, "norm": 0.5}],
+        },
+        "tags": {
+            "kind": "strings",
+            "combiner": "mean",
+            "length": 20,
+            "ids": [
+                {"id": f"t\x1b{n}", "key": "1", "found": "default", "why": "no row", "norm": 0.0} for n in range(10)
+            ],
+        },
+        "empty": {"kind": "ids", "combiner": "sum", "length": 0, "ids": []},
+        "age": {"kind": "float", "value": None, "fed": 0.0},
+        "block": {"kind": "floats", "width": 6, "fed": [0.0] * 6},
+    },
+}
+AGAINST = {
+    **SIDE,
+    "generation": "1.12",
+    "served": False,
+    "inputs": {
+        **SIDE["inputs"],
+        "user": {
+            **SIDE["inputs"]["user"],
+            "ids": [{"id": "7", "key": "7", "found": "default", "why": "removed", "step": 3, "norm": 0.0}],
+        },
+    },
+}
+MOVED = {"what": "feature user", "feature": "user", "score_change": 0.125, "outputs": {"score": [0.125]}}
+ALONE = {"model": "ctr", "row": 0, "rows": 3, "sides": [SIDE]}
+COMPARED = {
+    **ALONE,
+    "sides": [SIDE, AGAINST],
+    "change": {"score": [0.125]},
+    "moved": [MOVED],
+    "moved_left_out": 2,
+    "recorded": {
+        "request_id": "r\x1b1",
+        "generation": "1.12",
+        "time": "2026-01-01T00:00:00+00:00",
+        "outputs": {"score": [0.125]},
+    },
+}
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Answers every call; calls: what was asked."""
+
+    class Server:
+        answer, calls = ALONE, []
+
+    def send(self, method, path, document):
+        Server.calls.append((method, path, document))
+        return Server.answer
+
+    Server.calls = []
+    monkeypatch.setattr(admin_client.AdminClient, "send_json", send)
+    monkeypatch.setenv("COLUMNS", "200")
+    return Server
+
+
+def explain(*arguments, stdin=None):
+    return CliRunner().invoke(app, ["explain", "ctr", *arguments], input=stdin)
+
+
+def test_a_request_of_a_file_is_sent_with_what_was_asked_of_it(server, tmp_path):
+    (tmp_path / "request.json").write_text('{"inputs": {"user": [9007199254740993]}, "other": 1}')
+    result = explain("--request", str(tmp_path / "request.json"), "--row", "2", "--against", "1.12", "--version", "1")
+    assert result.exit_code == 0, result.output
+    (call,) = server.calls
+    assert call[:2] == ("POST", "/admin/models/ctr/explain")
+    wanted = {"inputs": {"user": [9007199254740993]}, "row": 2, "vectors": False, "version": 1, "against": "1.12"}
+    assert call[2] == wanted
+
+
+def test_a_side_is_printed_with_where_its_rows_come_from(server):
+    out = explain("--request-id", "r1").stdout
+    assert server.calls[0][2] == {"request_id": "r1", "row": 0, "vectors": False}
+    assert "ctr, row 0 of 3" in out
+    assert "1.16: score 0.25   xla float32, bucket 4, supervisor, beside 2 workers" in out
+    assert "delta 12, norm 0.5" in out
+    assert "default (no row), norm 0" in out
+    assert "and 2 more" in out
+    assert "20 values, the others are beyond its max_length" in out
+    assert "nan" in out
+    assert "6 numbers" in out
+    assert "no ids" in out
+    assert "\x1b" not in out
+
+
+def test_two_sides_are_printed_with_what_moved_the_score(server):
+    server.answer = COMPARED
+    out = explain("--request", "-", stdin='{"instances": [1]}').stdout
+    assert "1.12 (not served now): score 0.25" in out
+    assert "default (removed by step 3)" in out
+    assert "moved between 1.12 and 1.16" in out
+    assert "+0.125" in out
+    assert "and 2 that moved it less" in out
+    assert "answered at 2026-01-01T00:00:00+00:00 by 1.12: score 0.125" in out
+    assert "\x1b" not in out
+
+
+def test_the_reply_is_printed_as_it_came(server):
+    server.answer = COMPARED
+    assert json.loads(explain("--request-id", "r1", "--json").stdout) == COMPARED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "message"),
+    [
+        ((), None, "either --request or --request-id wanted"),
+        (("--request", "x", "--request-id", "y"), None, "either --request or --request-id wanted"),
+        (("--request", "nowhere.json"), None, "No such file"),
+        (("--request", "-"), "[", "JSON wanted"),
+        (("--request", "-"), "[]", "a JSON object"),
+    ],
+)
+def test_what_is_no_request_is_refused(server, arguments, stdin, message):
+    result = explain(*arguments, stdin=stdin)
+    assert message in str(result.exception)
+    assert server.calls == []
