@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from processor.columns import Strings
+from processor.engine import PredictRequest
 from processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from processor.explaining import explanation as module
 from processor.explaining.explanation import Explainer, Question
@@ -13,7 +14,7 @@ from processor.package.manifest import TableEntry
 from processor.tables.remote.remote_table import RemoteTable
 from tests.explained import scores_by_hand
 from tests.packages import make_inputs, tag_id, write_package
-from tests.processor.engines import processors, publish, request
+from tests.processor.engines import processors, publish
 
 USERS = [0, 3, 900]
 TAGS = [["a"], ["b", "zz", "c", "a"], []]
@@ -45,13 +46,13 @@ def explainer():
 def ids_of(side, feature):
     """What a feature's ids are told to be: where each comes from, without norms."""
     return [
-        {key: value for key, value in one.items() if key not in ("norm", "key")}
+        {key: value for key, value in one.items() if key not in ("norm", "key", "vector")}
         for one in side["inputs"][feature]["ids"]
     ]
 
 
 def test_a_row_is_explained_by_what_it_read_and_scored(processor, version, explainer):
-    served = processor.process(request(USERS)._replace(inputs=inputs_of())).outputs["score"]
+    served = processor.process(PredictRequest("small", inputs_of())).outputs["score"]
     for row in range(len(USERS)):
         told = explainer.explain(inputs_of(), row, Question(version), vectors=True)
         (side,) = told["sides"]
@@ -189,7 +190,7 @@ def test_nothing_of_it_is_counted(processor, version, explainer):
     before = processor.lookups(version).copy()
     explainer.explain(inputs_of(), 1, Question(version), Question(version, 1))
     np.testing.assert_array_equal(processor.lookups(version), before)
-    assert sum(stats.stats.requests for stats in processor.group_stats().values()) == 0
+    assert sum(group.work.requests for group in processor.group_stats().values()) == 0
 
 
 def test_one_at_a_time_and_none_while_a_delta_holds_the_version(version, explainer, monkeypatch):

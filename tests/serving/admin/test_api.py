@@ -213,6 +213,7 @@ def test_every_route_is_in_the_schema():
         "/admin/models/{name}/release",
         "/admin/models/{name}/reject",
         "/admin/models/{name}/calibration",
+        "/admin/models/{name}/explain",
         "/admin/models/{name}/versions/{version}/load",
         "/admin/models/{name}/versions/{version}/unload",
         "/admin/models/{name}/labels/{label}",

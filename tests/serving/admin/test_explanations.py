@@ -122,7 +122,8 @@ def test_bytes_that_are_no_request_are_refused(ask):
 def test_a_row_of_too_many_ids_is_refused(ask, monkeypatch):
     many = {**REQUEST, "tags": [["a"] * 5000, []]}
     assert ask(json={"inputs": many}).status_code == 200, "three of a list count, and are read"
-    ask.app.app.title  # noqa: B018
+    monkeypatch.setattr("processor.explaining.explanation.MAX_IDS", 2)
+    assert "a row of at most 2 ids wanted, got 4" in error_of(ask(json={"inputs": many}), 413)
 
 
 def test_a_recorded_request_is_explained_by_its_id(tmp_path, processor):
