@@ -4,7 +4,8 @@ explanation       the report: one row, under one generation or two
 row_origins       where the row of an id comes from: the version, a delta, nowhere
 feature_values    what each feature reads of a bound request
 spare_executable  executables of one bucket, opened apart from those that answer requests
+scoring_process   the same in a process of its own, for a supervisor
 movers            which feature, or the dense weights, moved a score
 """
 
-__all__ = ["explanation"]
+__all__ = ["explanation", "scoring_process"]

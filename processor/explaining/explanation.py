@@ -2,7 +2,8 @@
 
 Everything is read and computed beside the request path: in the caller's thread, in the process that writes (with
 several workers their supervisor), by an executable that is opened for it (processor.explaining.spare_executable). No
-session, no replica and no pin has a part in it, and nothing of it is counted.
+session, no replica and no pin has a part in it, and nothing of it is counted. A supervisor runs no native code of a
+backend itself: it has a process for that (processor.explaining.scoring_process).
 
 Invariants
 - What is read of a generation is read at one moment, under the version's lock: no delta comes in between, and rows that
@@ -23,7 +24,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,14 +32,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import aligned
 from processor.backends.cost import CostTable
 from processor.columns import Column
 from processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from processor.explaining.feature_values import FeatureValues, feature_values
 from processor.explaining.movers import Scored, alike, changes, movers
 from processor.explaining.row_origins import DELTA, FILE, REMOVED, UNKNOWN, RowOrigin, row_origins
-from processor.explaining.spare_executable import SpareExecutables
+from processor.explaining.spare_executable import Score, SpareExecutables
 from processor.features.limits import RequestLimits
 from processor.features.plan import BoundRequest, SparsePlan
 from processor.generation import Generation
@@ -79,11 +79,11 @@ class _Reading:
 class Explainer:
     """Explains rows of requests, one at a time."""
 
-    def __init__(self, computed_by: str) -> None:
-        """computed_by: what the process is, in words."""
+    def __init__(self, computed_by: str, score: Score | None = None) -> None:
+        """computed_by: whose work it is, in words. score: by what; in this process, if None."""
         self._computed_by = computed_by
+        self._score = score or SpareExecutables().score
         self._turn = threading.Lock()
-        self._spares = SpareExecutables()
         self._plans: weakref.WeakKeyDictionary[ServedVersion, SparsePlan] = weakref.WeakKeyDictionary()
 
     def explain(
@@ -137,29 +137,33 @@ class Explainer:
         with self._locked(version):
             read = _read(version, asked.step, plan, bound, row, values)
         bucket = _bucket(version, bound.rows, row)
-        began_s = time.perf_counter()
-        spare = self._spares.get(version, bucket, read.standing.dense)
-        open_s = time.perf_counter() - began_s
-        outputs, execute_s = _run(spare.executable.bind, bucket, read.x, spare.outputs)
+        dense = read.standing.dense
+        ran = self._score(version.files, bucket, dense, read.x[None])
+        outputs = {name: scores[0] for name, scores in ran.outputs.items()}
         stages = {
-            "bind": bind_s, "look_up": read.look_up_s, "pool": read.pool_s, "open": open_s, "execute": execute_s,
+            "bind": bind_s, "look_up": read.look_up_s, "pool": read.pool_s, "open": ran.open_s,
+            "execute": ran.execute_s,
         }  # fmt: skip
         told = {
             "generation": str(read.standing.generation),
             "served": read.served,
             "executable": {
-                "backend": spare.entry.backend,
-                "target": spare.entry.target,
-                "precision": spare.entry.precision,
+                "backend": ran.entry.backend,
+                "target": ran.entry.target,
+                "precision": ran.entry.precision,
                 "bucket": bucket,
-                "computes": spare.computes,
+                "computes": ran.computes,
             },
             "computed_by": self._computed_by,
             "timings_ms": {stage: round(seconds * 1e3, 3) for stage, seconds in stages.items()},
             "outputs": outputs,
             "inputs": {v.feature.name: _told(version, v, n, read, vectors) for n, v in enumerate(values)},
         }
-        return Scored(manifest, read.x, read.standing.dense, spare, outputs), bound.rows, told
+
+        def score(x: Rows) -> dict[str, Rows]:
+            return self._score(version.files, bucket, dense, x).outputs
+
+        return Scored(manifest, read.x, dense, outputs, score), bound.rows, told
 
     def _plan(self, version: ServedVersion) -> SparsePlan:
         """The sparse graph of a version, as a replica of this process has it, or one of our own."""
@@ -269,20 +273,6 @@ def _bucket(version: ServedVersion, rows: int, row: int) -> int:
         if row < at:
             return bucket
     return cover[-1]
-
-
-def _run(
-    bind: Callable[[Rows, Mapping[str, Rows]], Callable[[], None]], bucket: int, x: Rows, columns: Mapping[str, int]
-) -> tuple[dict[str, Rows], float]:
-    """Outputs of a row, and the seconds of one run of its bucket that is warm."""
-    given = aligned((bucket, len(x)))
-    given[:] = x
-    room = {name: aligned((bucket, count)) for name, count in columns.items()}
-    run = bind(given, room)
-    run()
-    began_s = time.perf_counter()
-    run()
-    return {name: values[0].copy() for name, values in room.items()}, time.perf_counter() - began_s
 
 
 def _told(version: ServedVersion, v: FeatureValues, n: int, read: _Reading, vectors: bool) -> dict[str, Any]:

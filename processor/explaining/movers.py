@@ -7,14 +7,13 @@ up to the whole: a network lets features act together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from processor.backends.base import Weights
-from processor.explaining.spare_executable import SpareExecutable
 from processor.package.manifest import Manifest
 
 MOST_MOVED = 64
@@ -25,13 +24,13 @@ Scores = Mapping[str, Row]
 
 class Scored(NamedTuple):
     """A row as one generation scores it. x: float32 [width], what the dense graph was given. outputs: float32 [columns]
-    by name."""
+    by name. score: of rows [n, width], by the same executable."""
 
     manifest: Manifest
     x: Row
     dense: Weights
-    spare: SpareExecutable
     outputs: Scores
+    score: Callable[[Row], Scores]
 
 
 def alike(one: Manifest, other: Manifest) -> bool:
@@ -52,11 +51,11 @@ def movers(side: Scored, other: Scored) -> tuple[list[dict[str, Any]], int]:
         row[f.offset : f.offset + f.width] = other.x[f.offset : f.offset + f.width]
     found: list[dict[str, Any]] = []
     if features:
-        scores = side.spare.scores(changed)
+        scores = side.score(changed)
         for n, f in enumerate(features):
             found.append(_moved(f"feature {f.name}", f.name, side.outputs, {o: s[n] for o, s in scores.items()}))
     if not _equal(side.dense, other.dense):
-        scores = other.spare.scores(np.ascontiguousarray(side.x[None]))
+        scores = other.score(np.ascontiguousarray(side.x[None]))
         found.append(_moved("dense weights", None, side.outputs, {o: s[0] for o, s in scores.items()}))
     found.sort(key=lambda moved: -abs(np.nan_to_num(moved["score_change"])))
     return found[:MOST_MOVED], max(0, len(found) - MOST_MOVED)

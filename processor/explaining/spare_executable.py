@@ -1,7 +1,7 @@
 """Executables of one bucket, opened apart from those that answer requests, from the same files.
 
 Who owns what: used by one thread at a time. What is opened belongs to nobody else: no session's buffers, no replica's
-frame, no pin. With several workers it is the supervisor that opens it, which has no executable of its own.
+frame, no pin. A supervisor has it in a process of its own (processor.explaining.scoring_process).
 
 Which file serves a bucket is settled as for a replica (processor.backends.opening), by the same checks in the same
 order; so is whether float32 stands in for a lower precision with these weights.
@@ -16,54 +16,73 @@ bucket (a second for a package of thirteen).
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from processor.backends.base import Executable, Matrix, Weights
+from processor.backends.base import Executable, Matrix, Weights, aligned
 from processor.backends.bounded import outputs_of
 from processor.backends.opening import Opened, Package, open_programs
 from processor.package.manifest import WHOLE, ExecutableEntry, Manifest
-from processor.versions.served_version import ServedVersion
+from processor.package.version import VersionReader
 
 KEPT, WEIGHTS_KEPT = 3, 2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SpareExecutable:
-    """An executable that no request is answered by. entry: the manifest's. computes: backend and precision, and why it
-    is no lower one."""
+class SpareRun(NamedTuple):
+    """What a spare executable made of some rows. outputs: float32 [n, columns] by name. entry: the manifest's.
+    computes: backend and precision, and why it is no lower one. open_s: until it was there; execute_s: of one run,
+    warm."""
 
+    outputs: dict[str, Matrix]
+    entry: ExecutableEntry
+    computes: str
+    open_s: float
+    execute_s: float
+
+
+Score = Callable[[VersionReader, int, Weights, Matrix], SpareRun]
+"""Scores rows x [n, width] of a version's dense graph, by its executable of a bucket with these weights; raises
+FreshetError where that cannot be had."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spare:
     executable: Executable
     entry: ExecutableEntry
     computes: str
-    outputs: Mapping[str, int]
-
-    def scores(self, x: Matrix) -> dict[str, Matrix]:
-        """Its outputs for rows x [n, width], bucket by bucket."""
-        return outputs_of(self.executable, x, self.outputs)
 
 
 @dataclass(slots=True)
 class _Bucket:
     opened: Opened
-    packed: list[tuple[Weights, SpareExecutable]] = field(default_factory=list)
+    packed: list[tuple[Weights, _Spare]] = field(default_factory=list)
 
 
 class SpareExecutables:
-    """Spare executables of any version, by bucket and dense weights."""
+    """Spare executables of any version, by bucket and dense weights, in this process."""
 
     def __init__(self) -> None:
-        self._kept: weakref.WeakKeyDictionary[ServedVersion, dict[int, _Bucket]] = weakref.WeakKeyDictionary()
+        self._kept: weakref.WeakKeyDictionary[VersionReader, dict[int, _Bucket]] = weakref.WeakKeyDictionary()
 
-    def get(self, version: ServedVersion, bucket: int, dense: Weights) -> SpareExecutable:
-        """A bucket's executable with these weights; raises FreshetError where it cannot be had."""
-        kept = self._kept.setdefault(version, {})
-        manifest = version.manifest
-        outputs = {o.name: o.columns for o in manifest.outputs}
+    def score(self, files: VersionReader, bucket: int, dense: Weights, x: Matrix) -> SpareRun:
+        """See Score."""
+        began_s = time.perf_counter()
+        spare = self._get(files, bucket, dense)
+        open_s = time.perf_counter() - began_s
+        outputs = {o.name: o.columns for o in files.manifest.outputs}
+        scores = outputs_of(spare.executable, x, outputs)
+        execute_s = _timed(spare.executable, x[0], outputs)
+        return SpareRun(scores, spare.entry, spare.computes, open_s, execute_s)
+
+    def _get(self, files: VersionReader, bucket: int, dense: Weights) -> _Spare:
+        kept, manifest = self._kept.setdefault(files, {}), files.manifest
         found = kept.pop(bucket, None)
         if found is None:
-            found = _Bucket(open_programs(_OneBucket(version.files, bucket), manifest.width, outputs))
+            outputs = {o.name: o.columns for o in manifest.outputs}
+            found = _Bucket(open_programs(_OneBucket(files, bucket), manifest.width, outputs))
         kept[bucket] = found
         while len(kept) > KEPT:
             del kept[next(iter(kept))]
@@ -72,7 +91,7 @@ class SpareExecutables:
                 return spare
         (program,) = found.opened.programs
         executable = program.with_weights(dense)[bucket]
-        spare = SpareExecutable(executable, found.opened.chosen[bucket], found.opened.computes()[bucket], outputs)
+        spare = _Spare(executable, found.opened.chosen[bucket], found.opened.computes()[bucket])
         found.packed = [*found.packed[1 - WEIGHTS_KEPT :], (dense, spare)]
         return spare
 
@@ -87,6 +106,17 @@ class _OneBucket:
 
     def file(self, name: str) -> bytes:
         return self._files.file(name)
+
+
+def _timed(executable: Executable, x: Matrix, columns: Mapping[str, int]) -> float:
+    """Seconds of one run of the bucket, warm. x: float32 [width], all of its rows."""
+    given = aligned((executable.bucket, len(x)))
+    given[:] = x
+    run = executable.bind(given, {name: aligned((executable.bucket, count)) for name, count in columns.items()})
+    run()
+    began_s = time.perf_counter()
+    run()
+    return time.perf_counter() - began_s
 
 
 def _same(some: Weights, others: Weights) -> bool:

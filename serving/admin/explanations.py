@@ -17,6 +17,7 @@ from pydantic import Field
 from processor.columns import Column
 from processor.errors import BadInput, NotFound, Overloaded
 from processor.explaining.explanation import Explainer, Question
+from processor.explaining.scoring_process import ScoringProcess
 from processor.extras import needed
 from processor.features.limits import DEFAULTS, RequestLimits
 from processor.generation import Generation
@@ -65,10 +66,11 @@ class Explanations:
     def __init__(self, settings: ExplainSettings, bulk: Executor | None) -> None:
         """bulk: where they are made; where everything else is, if None."""
         self._settings, self._bulk = settings, bulk
-        beside = (
-            f"supervisor, beside {settings.workers} workers" if settings.workers > 1 else "server, beside its sessions"
-        )
-        self._explainer = Explainer(beside)
+        if settings.workers > 1:
+            beside = f"supervisor, beside {settings.workers} workers"
+            self._explainer = Explainer(beside, ScoringProcess().score)
+        else:
+            self._explainer = Explainer("server, beside its sessions")
         self._asked = 0
         self._turn = asyncio.Lock()
 

@@ -1,7 +1,6 @@
 """What moved a score, by a network whose parts are known."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ def scored(x, weight=1.0, outputs=("score",)):
 
     dense = {"weight": np.array([weight], np.float32)}
     made = replace(manifest(), outputs=[Output(name) for name in outputs])
-    return Scored(made, x, dense, SimpleNamespace(scores=scores), {n: s[0] for n, s in scores(x[None]).items()})
+    return Scored(made, x, dense, {n: s[0] for n, s in scores(x[None]).items()}, scores)
 
 
 def row(user=0.0, tags=0.0, f0=0.0):

@@ -3,56 +3,65 @@
 import gc
 
 import numpy as np
+import pytest
 
 from processor.explaining import spare_executable
 from processor.explaining.spare_executable import SpareExecutables
-from tests.packages import BUCKETS, make_weights, open_version, write_package
+from processor.package.version import VersionReader
+from tests.packages import BUCKETS, make_weights, write_package
 from tests.processor.backends.artefacts import WIDTH, expected
+
+DENSE = make_weights(0)
+
+
+@pytest.fixture
+def files(tmp_path):
+    return VersionReader(write_package(tmp_path))
 
 
 def x_of(rows=5):
     return np.random.default_rng(3).standard_normal((rows, WIDTH)).astype(np.float32)
 
 
-def test_any_bucket_scores_any_number_of_rows_as_the_network_does(tmp_path):
-    version, spares = open_version(write_package(tmp_path)), SpareExecutables()
+def test_any_bucket_scores_any_number_of_rows_as_the_network_does(files):
+    spares = SpareExecutables()
     for bucket in BUCKETS:
-        spare = spares.get(version, bucket, version.dense)
-        assert (spare.entry.bucket, spare.computes) == (bucket, "onnxruntime float32")
-        np.testing.assert_allclose(spare.scores(x_of())["score"], expected(x_of(), make_weights(0)), atol=1e-6)
+        ran = spares.score(files, bucket, DENSE, x_of())
+        assert (ran.entry.bucket, ran.computes) == (bucket, "onnxruntime float32")
+        np.testing.assert_allclose(ran.outputs["score"], expected(x_of(), DENSE), atol=1e-6)
+        assert ran.open_s >= 0
+        assert ran.execute_s > 0
 
 
-def test_it_is_opened_once_and_packed_once_for_the_same_weights(tmp_path, monkeypatch):
-    version, spares, opened = open_version(write_package(tmp_path)), SpareExecutables(), []
+def test_it_is_opened_once_and_packed_once_for_the_same_weights(files, monkeypatch):
+    spares, opened = SpareExecutables(), []
     real = spare_executable.open_programs
     monkeypatch.setattr(spare_executable, "open_programs", lambda *given: opened.append(given) or real(*given))
-    first = spares.get(version, 4, version.dense)
-    assert spares.get(version, 4, dict(version.dense)) is first
-    other = spares.get(version, 4, make_weights(1))
+    first, other = spares._get(files, 4, DENSE), spares._get(files, 4, make_weights(1))
     assert other is not first
-    np.testing.assert_allclose(other.scores(x_of())["score"], expected(x_of(), make_weights(1)), atol=1e-6)
-    assert spares.get(version, 4, version.dense) is first, "both sides of a comparison are kept"
+    assert spares._get(files, 4, dict(DENSE)) is first, "both sides of a comparison are kept"
+    np.testing.assert_allclose(
+        spares.score(files, 4, make_weights(1), x_of()).outputs["score"], expected(x_of(), make_weights(1)), atol=1e-6
+    )
     assert len(opened) == 1
     assert [e.bucket for e in opened[0][0].manifest.executables] == [4]
 
 
-def test_few_buckets_and_weights_are_kept(tmp_path, monkeypatch):
+def test_few_buckets_and_weights_are_kept(files, monkeypatch):
     monkeypatch.setattr(spare_executable, "KEPT", 2)
-    version, spares = open_version(write_package(tmp_path)), SpareExecutables()
-    first = spares.get(version, 1, version.dense)
+    spares = SpareExecutables()
+    first = spares._get(files, 1, DENSE)
     for bucket in BUCKETS[1:]:
-        spares.get(version, bucket, version.dense)
-    assert spares.get(version, 1, version.dense) is not first
+        spares._get(files, bucket, DENSE)
+    assert spares._get(files, 1, DENSE) is not first
     for seed in range(1, 4):
-        spares.get(version, 1, make_weights(seed))
-    ((kept,),) = [[len(b.packed) for n, b in spares._kept[version].items() if n == 1]]
-    assert kept == spare_executable.WEIGHTS_KEPT
+        spares._get(files, 1, make_weights(seed))
+    assert len(spares._kept[files][1].packed) == spare_executable.WEIGHTS_KEPT
 
 
 def test_what_is_kept_goes_with_its_version(tmp_path):
-    version, spares = open_version(write_package(tmp_path)), SpareExecutables()
-    spares.get(version, 1, version.dense)
-    version.close()
-    del version
+    files, spares = VersionReader(write_package(tmp_path)), SpareExecutables()
+    spares.score(files, 1, DENSE, x_of())
+    del files
     gc.collect()
     assert len(spares._kept) == 0

@@ -1,0 +1,205 @@
+"""Spare executables in a process of their own, for a supervisor: what a backend's native code does to its process,
+nobody who serves notices.
+
+Who owns what: one thread at a time asks. The process is started when it is first asked, gives way to everybody else,
+and ends by itself: after IDLE_S without a question, and when the process that asked has gone. It opens the files of a
+version itself, as the manifest that it is sent names them; dense weights and rows are sent.
+
+Invariants
+- A process that dies, or does not answer within ANSWER_S and is killed, costs one answer (NotReady): the next question
+  starts another. One that has just ended by itself costs none.
+- A message is a safetensors file behind its length. Nothing of it is code.
+
+What it costs: half a second to start and its memory, while it is there; sending the weights, a millisecond each few MB.
+
+Refused: running executables in the supervisor (a library that ends its process would end the whole server), and in a
+worker (its requests would go with it); a process forked from the nursery (it would have all that workers import).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor import errors
+from processor.backends.base import Matrix, Weights, weights_hash
+from processor.errors import FreshetError, NotReady
+from processor.explaining.spare_executable import SpareExecutables, SpareRun
+from processor.package.manifest import Manifest
+from processor.package.tensors import Tensors, crc32, parse_tensors, write_tensors
+from processor.package.version import VersionReader
+
+log = logging.getLogger("freshet.explain")
+
+ANSWER_S, IDLE_S = 60.0, 120.0
+NICE = 5
+LENGTH_NBYTES, MAX_MESSAGE_NBYTES = 8, 4 << 30
+READERS_KEPT, WEIGHTS_KEPT = 3, 4
+WEIGHT, OUTPUT, X, MANIFEST = "weight.", "output.", "x", "manifest"
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class ScoringProcess:
+    """The process, as who asks sees it; close() ends it."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._end: Callable[[], object] = lambda: None
+
+    def score(self, files: VersionReader, bucket: int, dense: Weights, x: Matrix) -> SpareRun:
+        """See processor.explaining.spare_executable.Score."""
+        manifest = np.frombuffer(files.manifest.to_json(), np.uint8)
+        # Bytes come last: what lies behind them would not be aligned.
+        arrays: dict[str, NDArray[Any]] = {WEIGHT + name: weights for name, weights in dense.items()}
+        arrays |= {X: x, MANIFEST: manifest}
+        about = {"folder": str(files.folder.resolve()), "bucket": str(bucket)}
+        answer = self._ask(arrays, about)
+        told = json.loads(answer.metadata["answer"])
+        if "error" in told:
+            kind, message = told["error"]
+            raise getattr(errors, kind, FreshetError)(message)
+        outputs = {name.removeprefix(OUTPUT): scores.copy() for name, scores in answer.arrays.items()}
+        entry = files.manifest.executables[told["entry"]]
+        return SpareRun(outputs, entry, told["computes"], told["open_s"], told["execute_s"])
+
+    def close(self) -> None:
+        """Ends the process, if there is one."""
+        self._socket = None
+        self._end()
+
+    def _ask(self, arrays: Arrays, about: Mapping[str, str]) -> Tensors:
+        fresh = self._socket is None
+        there = self._socket or self._start()
+        try:
+            _send(there, arrays, about)
+            return _receive(there)
+        except (OSError, EOFError, FreshetError) as error:
+            self.close()
+            if not fresh and not isinstance(error, TimeoutError):
+                # It may have ended by itself, for want of questions.
+                return self._ask(arrays, about)
+            log.error("the process that scores for explanations has ended, or does not answer: %s", error)
+            raise NotReady("explain: the process that scores has ended, or does not answer; see the log") from None
+
+    def _start(self) -> socket.socket:
+        mine, theirs = socket.socketpair()
+        mine.settimeout(ANSWER_S)
+        command = [sys.executable, "-P", "-m", "processor.explaining", str(theirs.fileno())]
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        with theirs:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        # Whenever it ends, somebody has waited for it.
+        threading.Thread(target=process.wait, name="freshet-scoring", daemon=True).start()
+        self._socket, self._end = mine, weakref.finalize(self, _end, process, mine)
+        return mine
+
+
+def _end(process: subprocess.Popen[bytes], there: socket.socket) -> None:
+    there.close()
+    process.kill()
+    process.wait()
+
+
+def main(fd: int) -> int:
+    """The process whose end of the socket is this descriptor."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+    spares, readers = SpareExecutables(), dict[tuple[str, str], VersionReader]()
+    weights = dict[str, Weights]()
+    with socket.socket(fileno=fd) as there, contextlib.suppress(OSError, EOFError):
+        there.settimeout(IDLE_S)
+        while True:
+            _send(there, *_answered(_receive(there), spares, readers, weights))
+    return 0
+
+
+def _answered(
+    asked: Tensors,
+    spares: SpareExecutables,
+    readers: dict[tuple[str, str], VersionReader],
+    weights: dict[str, Weights],
+) -> tuple[Arrays, dict[str, str]]:
+    """The answer to a message; readers, weights: what was opened and sent lately."""
+    try:
+        manifest, folder = asked.arrays[MANIFEST].tobytes(), asked.metadata["folder"]
+        key = folder, crc32(manifest)
+        if key not in readers:
+            # As whoever serves has read it: the folder's may have been compiled anew since.
+            readers[key] = VersionReader(Path(folder))
+            readers[key].manifest = Manifest.from_json(manifest)
+            _forget(readers, READERS_KEPT)
+        sent = {name.removeprefix(WEIGHT): a for name, a in asked.arrays.items() if name.startswith(WEIGHT)}
+        # The same weights are the same object, so that they are not packed again.
+        dense = weights.setdefault(weights_hash(sent, list(sent)), sent)
+        _forget(weights, WEIGHTS_KEPT)
+        files = readers[key]
+        ran = spares.score(files, int(asked.metadata["bucket"]), dense, asked.arrays[X])
+        told = {
+            "entry": files.manifest.executables.index(ran.entry),
+            "computes": ran.computes,
+            "open_s": ran.open_s,
+            "execute_s": ran.execute_s,
+        }
+        return {OUTPUT + name: scores for name, scores in ran.outputs.items()}, {"answer": json.dumps(told)}
+    except FreshetError as error:
+        told = {"error": [type(error).__name__, str(error)]}
+    except Exception:
+        log.exception("an executable could not be run")
+        told = {"error": ["FreshetError", "explain: the executable could not be run; see the log"]}
+    return {}, {"answer": json.dumps(told)}
+
+
+def _forget(kept: dict[Any, Any], most: int) -> None:
+    while len(kept) > most:
+        del kept[next(iter(kept))]
+
+
+def _send(there: socket.socket, arrays: Arrays, about: Mapping[str, str]) -> None:
+    body = BytesIO()
+    write_tensors(body, arrays, about)
+    view = body.getbuffer()
+    there.sendall(len(view).to_bytes(LENGTH_NBYTES, "little"))
+    there.sendall(view)
+
+
+def _receive(there: socket.socket) -> Tensors:
+    """The next message; raises EOFError where the other end is closed."""
+    nbytes = int.from_bytes(_read(there, LENGTH_NBYTES).tobytes(), "little")
+    if nbytes > MAX_MESSAGE_NBYTES:
+        raise EOFError
+    return parse_tensors(_read(there, nbytes), "message")
+
+
+def _read(there: socket.socket, nbytes: int) -> NDArray[np.uint8]:
+    data = np.empty(nbytes, np.uint8)
+    view, at = data.data, 0
+    while at < nbytes:
+        count = there.recv_into(view[at:])
+        if not count:
+            raise EOFError("its end is closed")
+        at += count
+    return data

@@ -1,0 +1,121 @@
+"""The process that scores for explanations: the same scores, whatever becomes of it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from processor.errors import Corrupt, NotReady
+from processor.explaining import scoring_process
+from processor.explaining.scoring_process import ScoringProcess
+from processor.explaining.spare_executable import SpareExecutables
+from processor.package.version import VersionReader
+from tests.packages import make_weights, write_package
+from tests.processor.backends.artefacts import WIDTH
+from tests.waiting import until
+
+DENSE = make_weights(0)
+
+
+@pytest.fixture
+def files(tmp_path):
+    return VersionReader(write_package(tmp_path))
+
+
+@pytest.fixture
+def process():
+    made = ScoringProcess()
+    yield made
+    made.close()
+
+
+def x_of(rows=5):
+    return np.random.default_rng(3).standard_normal((rows, WIDTH)).astype(np.float32)
+
+
+def pid_of(process):
+    """The process at the other end."""
+    return process._end.peek()[2][0].pid
+
+
+def test_it_scores_as_an_executable_of_this_process_does(files, process):
+    for bucket, seed in ((4, 0), (1, 0), (4, 1), (4, 0)):
+        there, here = (
+            score(files, bucket, make_weights(seed), x_of()) for score in (process.score, SpareExecutables().score)
+        )
+        np.testing.assert_array_equal(there.outputs["score"], here.outputs["score"])
+        assert (there.entry, there.computes) == (here.entry, here.computes)
+
+
+def test_the_same_weights_are_packed_once(files, process):
+    process.score(files, 4, DENSE, x_of())
+    again = process.score(files, 4, make_weights(0), x_of())
+    assert again.open_s < 0.01
+
+
+def test_what_cannot_be_opened_is_refused_as_it_would_be_here(files, process):
+    for path in (files.folder / "compiled" / "onnxruntime-cpu").iterdir():
+        path.write_bytes(b"no graph")
+    with pytest.raises(Corrupt, match="bytes wanted"):
+        process.score(files, 4, DENSE, x_of())
+
+
+def test_one_that_has_died_is_replaced(files, process):
+    process.score(files, 4, DENSE, x_of())
+    first = pid_of(process)
+    os.kill(first, signal.SIGKILL)
+    assert len(process.score(files, 4, DENSE, x_of()).outputs["score"]) == 5
+    assert pid_of(process) != first
+
+
+def test_one_that_dies_of_the_question_costs_one_answer(files, process, monkeypatch):
+    monkeypatch.setattr(scoring_process.sys, "executable", "/bin/false")
+    with pytest.raises(NotReady, match="has ended, or does not answer"):
+        process.score(files, 4, DENSE, x_of())
+    monkeypatch.undo()
+    assert len(process.score(files, 4, DENSE, x_of()).outputs["score"]) == 5
+
+
+def test_one_that_does_not_answer_is_ended(files, process, monkeypatch):
+    process.score(files, 4, DENSE, x_of())
+    first = pid_of(process)
+    os.kill(first, signal.SIGSTOP)
+    process._socket.settimeout(0.05)
+    with pytest.raises(NotReady):
+        process.score(files, 4, DENSE, x_of())
+    until(lambda: not os.path.exists(f"/proc/{first}"))
+
+
+IDLE = """
+import sys
+from processor.explaining import scoring_process
+
+scoring_process.IDLE_S = 0.05
+sys.exit(scoring_process.main(int(sys.argv[1])))
+"""
+
+
+def test_it_ends_when_nobody_asks_any_more_and_when_who_asked_has_gone(files):
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        idle = subprocess.run(
+            [sys.executable, "-c", IDLE, str(theirs.fileno())], pass_fds=(theirs.fileno(),), timeout=60
+        )
+        assert idle.returncode == 0
+    process = ScoringProcess()
+    process.score(files, 4, DENSE, x_of())
+    pid = pid_of(process)
+    process._socket.close()
+    until(lambda: not os.path.exists(f"/proc/{pid}"))
+    process.close()
+
+
+def test_it_needs_neither_kernels_nor_a_server(files):
+    modules = "{'numba', 'fastapi', 'pyarrow'} & set(sys.modules)"
+    code = f"import sys, processor.explaining.scoring_process; print(sorted({modules}))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
