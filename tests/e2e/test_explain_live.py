@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from processor.engine import Processor, ProcessorConfig
 from processor.package.delta import write_delta
+from processor.package.roles import user_features
 from serving.commands.cli import app
 from tests.e2e.servers import ALONE, LiveServer
 from tests.explained import scores_by_hand
@@ -97,13 +98,15 @@ def test_a_version_that_is_pinned_is_explained_beside_the_newest(tmp_path):
         assert "dense weights" in {m["what"] for m in answer["moved"]}
 
 
-def random_requests(source, rng, most_rows):
-    """Requests of random rows of a source, as JSON; every other one with its first user for all rows."""
+def random_requests(source, manifest, rng, most_rows):
+    """Requests of random rows of a source, as JSON; every other one is a user's, whose inputs have one row for all."""
     from serving.commands.demo import as_json
 
+    users = {f.input for f in user_features(manifest.features)}
     for n in range(REQUESTS):
         batch = next(iter(source.batches(int(rng.integers(1, most_rows)), int(rng.integers(ROWS)))))
-        yield n, {name: as_json(column) for name, column in batch.columns.items()}
+        inputs = {name: as_json(column) for name, column in batch.columns.items()}
+        yield n, {name: rows[:1] if n % 2 and name in users else rows for name, rows in inputs.items()}
 
 
 @pytest.mark.long
@@ -134,10 +137,10 @@ def test_rows_of_a_trained_model_pooled_by_plain_numpy_score_as_was_served(arch,
     with engine, LiveServer(tmp_path / "r", log=tmp_path / "log") as server:
         version = engine.catalogue[arch].pick()
         assert str(version.generation) == server.generation(arch)
-        for n, inputs in random_requests(run.source, rng, 80):
+        for n, inputs in random_requests(run.source, version.manifest, rng, 100):
             served, generation = server.predict(arch, inputs)
             scores = served if isinstance(served, dict) else {version.manifest.outputs[0].name: served}
-            row = int(rng.integers(len(next(iter(inputs.values())))))
+            row = int(rng.integers(max(map(len, inputs.values()))))
             answer = explain(server, arch, inputs=inputs, row=row, vectors=True, against=f"{generation[:-1]}1")
             side = answer["sides"][0]
             assert side["generation"] == generation
