@@ -24,7 +24,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,11 +38,11 @@ from processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from processor.explaining.feature_values import FeatureValues, feature_values
 from processor.explaining.movers import Scored, alike, changes, movers
 from processor.explaining.row_origins import DELTA, FILE, REMOVED, UNKNOWN, RowOrigin, row_origins
-from processor.explaining.spare_executable import Score, SpareExecutables
+from processor.explaining.spare_executable import Score, SpareExecutables, Way
 from processor.features.limits import RequestLimits
 from processor.features.plan import BoundRequest, SparsePlan
 from processor.generation import Generation
-from processor.package.manifest import WHOLE
+from processor.package.manifest import CANDIDATE, WHOLE
 from processor.package.mapped_file import SIZES
 from processor.tables.remote.remote_table import RemoteTable
 from processor.tables.table import descriptors
@@ -136,9 +136,9 @@ class Explainer:
         bind_s = time.perf_counter() - began_s
         with self._locked(version):
             read = _read(version, asked.step, plan, bound, row, values)
-        bucket = _bucket(version, bound.rows, row)
+        way = _way(version, bound, row)
         dense = read.standing.dense
-        ran = self._score(version.files, bucket, dense, read.x[None])
+        ran = self._score(version.files, way, dense, read.x[None])
         outputs = {name: scores[0] for name, scores in ran.outputs.items()}
         stages = {
             "bind": bind_s, "look_up": read.look_up_s, "pool": read.pool_s, "open": ran.open_s,
@@ -151,7 +151,7 @@ class Explainer:
                 "backend": ran.entry.backend,
                 "target": ran.entry.target,
                 "precision": ran.entry.precision,
-                "bucket": bucket,
+                "bucket": way.bucket,
                 "computes": ran.computes,
             },
             "computed_by": self._computed_by,
@@ -161,7 +161,7 @@ class Explainer:
         }
 
         def score(x: Rows) -> dict[str, Rows]:
-            return self._score(version.files, bucket, dense, x).outputs
+            return self._score(version.files, way, dense, x).outputs
 
         return Scored(manifest, read.x, dense, outputs, score), bound.rows, told
 
@@ -260,19 +260,22 @@ def _out_of_reach(version: ServedVersion, step: int) -> str:
     )
 
 
-def _bucket(version: ServedVersion, rows: int, row: int) -> int:
-    """The bucket that a row of so many would be run in, if its request came alone."""
-    cost = dict(version.replicas.cost)
-    if not cost:
-        # No worker has reported yet.
-        cost = {e.bucket: float(e.bucket) for e in version.manifest.executables if e.role == WHOLE}
-    at = 0
-    cover = CostTable(cost).cover(rows)
-    for bucket in cover:
-        at += bucket
-        if row < at:
-            return bucket
-    return cover[-1]
+def _way(version: ServedVersion, bound: BoundRequest, row: int) -> Way:
+    """How a row would be scored, if its request came alone: in parts where a session would do so."""
+    costs: dict[str, dict[int, float]] = {}
+    for entry in version.manifest.executables:
+        costs.setdefault(entry.role, {}).setdefault(entry.bucket, entry.cost_us or float(entry.bucket))
+    turns = version.replicas.parts_turns
+    if bound.once and sum(rows <= bound.rows for rows in turns) % 2:
+        return Way(_covering(CostTable(costs[CANDIDATE]).cover(bound.rows), row), parts=True)
+    # Where no worker has reported yet there are none that were measured.
+    return Way(_covering(CostTable(version.replicas.cost or costs[WHOLE]).cover(bound.rows), row))
+
+
+def _covering(cover: Sequence[int], row: int) -> int:
+    """The bucket of a cover that a row lies in."""
+    ends = np.cumsum(cover)
+    return cover[int(np.searchsorted(ends, row, side="right"))]
 
 
 def _told(version: ServedVersion, v: FeatureValues, n: int, read: _Reading, vectors: bool) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from processor import errors
 from processor.backends.base import Matrix, Weights, weights_hash
 from processor.errors import FreshetError, NotReady
-from processor.explaining.spare_executable import SpareExecutables, SpareRun
+from processor.explaining.spare_executable import SpareExecutables, SpareRun, Way
 from processor.package.manifest import Manifest
 from processor.package.tensors import Tensors, crc32, parse_tensors, write_tensors
 from processor.package.version import VersionReader
@@ -62,13 +62,13 @@ class ScoringProcess:
         self._socket: socket.socket | None = None
         self._end: Callable[[], object] = lambda: None
 
-    def score(self, files: VersionReader, bucket: int, dense: Weights, x: Matrix) -> SpareRun:
+    def score(self, files: VersionReader, way: Way, dense: Weights, x: Matrix) -> SpareRun:
         """See processor.explaining.spare_executable.Score."""
         manifest = np.frombuffer(files.manifest.to_json(), np.uint8)
         # Bytes come last: what lies behind them would not be aligned.
         arrays: dict[str, NDArray[Any]] = {WEIGHT + name: weights for name, weights in dense.items()}
         arrays |= {X: x, MANIFEST: manifest}
-        about = {"folder": str(files.folder.resolve()), "bucket": str(bucket)}
+        about = {"folder": str(files.folder.resolve()), "way": json.dumps(way)}
         answer = self._ask(arrays, about)
         told = json.loads(answer.metadata["answer"])
         if "error" in told:
@@ -157,7 +157,7 @@ def _answered(
         dense = weights.setdefault(weights_hash(sent, list(sent)), sent)
         _forget(weights, WEIGHTS_KEPT)
         files = readers[key]
-        ran = spares.score(files, int(asked.metadata["bucket"]), dense, asked.arrays[X])
+        ran = spares.score(files, Way(*json.loads(asked.metadata["way"])), dense, asked.arrays[X])
         told = {
             "entry": files.manifest.executables.index(ran.entry),
             "computes": ran.computes,

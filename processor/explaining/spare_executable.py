@@ -1,4 +1,4 @@
-"""Executables of one bucket, opened apart from those that answer requests, from the same files.
+"""Executables of one bucket at a time, opened apart from those that answer requests, from the same files.
 
 Who owns what: used by one thread at a time. What is opened belongs to nobody else: no session's buffers, no replica's
 frame, no pin. A supervisor has it in a process of its own (processor.explaining.scoring_process).
@@ -22,13 +22,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from processor.backends.base import Executable, Matrix, Weights, aligned
 from processor.backends.bounded import outputs_of
 from processor.backends.opening import Opened, Package, open_programs
-from processor.package.manifest import WHOLE, ExecutableEntry, Manifest
+from processor.package.manifest import CANDIDATE, USER, WHOLE, ExecutableEntry, Manifest
+from processor.package.roles import LENT, Division, columns, division, lend
 from processor.package.version import VersionReader
 
-KEPT, WEIGHTS_KEPT = 3, 2
+KEPT, WEIGHTS_KEPT = 4, 2
 
 
 class SpareRun(NamedTuple):
@@ -43,9 +46,17 @@ class SpareRun(NamedTuple):
     execute_s: float
 
 
-Score = Callable[[VersionReader, int, Weights, Matrix], SpareRun]
-"""Scores rows x [n, width] of a version's dense graph, by its executable of a bucket with these weights; raises
-FreshetError where that cannot be had."""
+class Way(NamedTuple):
+    """How rows are scored. bucket: that they are run in. parts: the user's part first, then that of candidates, which
+    the bucket is of (processor.package.roles)."""
+
+    bucket: int
+    parts: bool = False
+
+
+Score = Callable[[VersionReader, Way, Weights, Matrix], SpareRun]
+"""Scores rows x [n, width] of a version's dense graph by its executables, with these weights; raises FreshetError where
+they cannot be had."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +64,10 @@ class _Spare:
     executable: Executable
     entry: ExecutableEntry
     computes: str
+
+
+Key = tuple[str, int]
+"""Role and bucket."""
 
 
 @dataclass(slots=True)
@@ -65,25 +80,34 @@ class SpareExecutables:
     """Spare executables of any version, by bucket and dense weights, in this process."""
 
     def __init__(self) -> None:
-        self._kept: weakref.WeakKeyDictionary[VersionReader, dict[int, _Bucket]] = weakref.WeakKeyDictionary()
+        self._kept: weakref.WeakKeyDictionary[VersionReader, dict[Key, _Bucket]] = weakref.WeakKeyDictionary()
 
-    def score(self, files: VersionReader, bucket: int, dense: Weights, x: Matrix) -> SpareRun:
+    def score(self, files: VersionReader, way: Way, dense: Weights, x: Matrix) -> SpareRun:
         """See Score."""
         began_s = time.perf_counter()
-        spare = self._get(files, bucket, dense)
-        open_s = time.perf_counter() - began_s
         outputs = {o.name: o.columns for o in files.manifest.outputs}
-        scores = outputs_of(spare.executable, x, outputs)
-        execute_s = _timed(spare.executable, x[0], outputs)
-        return SpareRun(scores, spare.entry, spare.computes, open_s, execute_s)
+        parts = division(files.manifest) if way.parts else None
+        if parts is None:
+            whole = self._get(files, (WHOLE, way.bucket), dense, files.manifest.width, outputs)
+            open_s = time.perf_counter() - began_s
+            execute_s = _timed(whole.executable, x[0], outputs)
+            return SpareRun(outputs_of(whole.executable, x, outputs), whole.entry, whole.computes, open_s, execute_s)
+        smallest = min(e.bucket for e in files.manifest.executables if e.role == USER)
+        user = self._get(files, (USER, smallest), dense, parts.user.width, parts.user.outputs)
+        candidate = self._get(files, (CANDIDATE, way.bucket), dense, parts.candidate.width, outputs)
+        open_s = time.perf_counter() - began_s
+        execute_s = _timed(user.executable, x[0, columns(parts.user.features)], parts.user.outputs)
+        execute_s += _timed(candidate.executable, np.resize(x[0], parts.candidate.width), outputs)
+        scores = _in_parts(parts, user.executable, candidate.executable, x, outputs)
+        told = f"user's part {user.computes}, candidates {candidate.computes}"
+        return SpareRun(scores, candidate.entry, told, open_s, execute_s)
 
-    def _get(self, files: VersionReader, bucket: int, dense: Weights) -> _Spare:
-        kept, manifest = self._kept.setdefault(files, {}), files.manifest
-        found = kept.pop(bucket, None)
+    def _get(self, files: VersionReader, key: Key, dense: Weights, width: int, outputs: Mapping[str, int]) -> _Spare:
+        kept, (role, bucket) = self._kept.setdefault(files, {}), key
+        found = kept.pop(key, None)
         if found is None:
-            outputs = {o.name: o.columns for o in manifest.outputs}
-            found = _Bucket(open_programs(_OneBucket(files, bucket), manifest.width, outputs))
-        kept[bucket] = found
+            found = _Bucket(open_programs(_OneBucket(files, key), width, outputs, role=role))
+        kept[key] = found
         while len(kept) > KEPT:
             del kept[next(iter(kept))]
         for weights, spare in found.packed:
@@ -97,15 +121,33 @@ class SpareExecutables:
 
 
 class _OneBucket:
-    """A package whose manifest lists the executables of one bucket of the whole dense graph."""
+    """A package whose manifest lists the executables of one role and bucket."""
 
-    def __init__(self, files: Package, bucket: int) -> None:
+    def __init__(self, files: Package, key: Key) -> None:
         self._files = files
-        mine = [e for e in files.manifest.executables if e.bucket == bucket and e.role == WHOLE]
+        mine = [e for e in files.manifest.executables if (e.role, e.bucket) == key]
         self.manifest: Manifest = replace(files.manifest, executables=mine)
 
     def file(self, name: str) -> bytes:
         return self._files.file(name)
+
+
+def _in_parts(
+    parts: Division, user: Executable, candidate: Executable, x: Matrix, outputs: Mapping[str, int]
+) -> dict[str, Matrix]:
+    """Outputs for rows x [n, width] of the whole graph, each a request of its own: a lane holds one user."""
+    users = outputs_of(user, np.ascontiguousarray(x[:, columns(parts.user.features)]), parts.user.outputs)[LENT]
+    given = aligned((candidate.bucket, parts.candidate.width))
+    room = {name: aligned((candidate.bucket, count)) for name, count in outputs.items()}
+    found = {name: np.empty((len(x), count), np.float32) for name, count in outputs.items()}
+    run, own = candidate.bind(given, room), columns(parts.candidate.features)
+    for n, row in enumerate(x):
+        given[:, : len(own)] = row[own]
+        lend(parts, users[n], given)
+        run()
+        for name, values in room.items():
+            found[name][n] = values[0]
+    return found
 
 
 def _timed(executable: Executable, x: Matrix, columns: Mapping[str, int]) -> float:

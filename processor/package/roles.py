@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from processor.package.manifest import CANDIDATE, Feature, Manifest
 
 LENT = "u"
@@ -74,3 +77,12 @@ def division(manifest: Manifest) -> Division | None:
         rows,
         lane,
     )
+
+
+def lend(part: Division, u: NDArray[np.float32], x: NDArray[np.float32]) -> None:
+    """Writes what was computed of a user, float32 [user_width], into the lane of a candidates' input."""
+    whole = part.user_width // part.lane
+    own = x.shape[1] - part.lane
+    x[:whole, own:] = u[: whole * part.lane].reshape(whole, part.lane)
+    left = u[whole * part.lane :]
+    x[whole : whole + 1, own : own + len(left)] = left

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from processor.backends.cost import CostTable
 from processor.features.plan import SparsePlan
 from processor.package.manifest import CANDIDATE, USER, WHOLE
-from processor.package.roles import Division, RolePart
+from processor.package.roles import Division, RolePart, lend
 
 # Less than this is not worth a run more: it is what filling and starting one costs.
 WORTH = 0.97
@@ -44,11 +44,12 @@ class UserOnce:
         """Whether a request of so many candidates takes less in parts than whole, in one batch with others."""
         return self._pays[min(rows, len(self._pays) - 1)]
 
+    @property
+    def turns(self) -> list[int]:
+        """The row counts from which on it pays, does not, pays again, and so on, ascending."""
+        before = [False, *self._pays]
+        return [rows for rows, pays in enumerate(self._pays) if pays != before[rows]]
+
     def lend(self, u: NDArray[np.float32], x: NDArray[np.float32]) -> None:
         """Writes what was computed of a user, float32 [user_width], into the lane of a candidates' input."""
-        division = self._division
-        whole = division.user_width // division.lane
-        own = x.shape[1] - division.lane
-        x[:whole, own:] = u[: whole * division.lane].reshape(whole, division.lane)
-        left = u[whole * division.lane :]
-        x[whole : whole + 1, own : own + len(left)] = left
+        lend(self._division, u, x)

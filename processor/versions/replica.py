@@ -101,6 +101,10 @@ class Replicas(Protocol):
     def computes(self) -> Mapping[int, str]:
         """Of each bucket backend and precision, and why it is no lower one (processor.backends.opening.Opened)."""
 
+    @property
+    def parts_turns(self) -> Sequence[int]:
+        """Row counts from which on a user's requests are scored in parts, are not, and so on (UserOnce.turns)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
@@ -192,6 +196,11 @@ class Replica:
     @property
     def computes(self) -> Mapping[int, str]:
         return self._opened.computes()
+
+    @property
+    def parts_turns(self) -> Sequence[int]:
+        """See Replicas.parts_turns."""
+        return self.once.turns if self.once is not None else ()
 
     @property
     def flip(self) -> int:

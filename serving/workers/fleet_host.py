@@ -31,7 +31,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -383,7 +383,7 @@ def _key(version: ServedVersion) -> int:
 
 class FleetReplicas:
     """processor.versions.replica.Replicas: a version's replicas in all workers. Methods run under the version's lock,
-    but for buried(), cost and computes."""
+    but for buried(), cost, computes and parts_turns."""
 
     def __init__(self, host: FleetHost, key: int, version: ServedVersion) -> None:
         """key: what workers know the version by."""
@@ -409,6 +409,12 @@ class FleetReplicas:
         """See Replicas.computes: as a worker last reported; all come to the same."""
         every = (gauges["computes"].get(str(self.key)) for gauges in self._host.totals.gauges().values())
         return dict(next((told for told in every if told), []))
+
+    @property
+    def parts_turns(self) -> Sequence[int]:
+        """See Replicas.parts_turns: as a worker last reported; each settles it by runs of its own."""
+        every = (gauges["parts_turns"].get(str(self.key)) for gauges in self._host.totals.gauges().values())
+        return next((turns for turns in every if turns), ())
 
     def prepare(self, frame: Frame) -> None:
         """See Replicas.prepare; raises NotReady when there is no worker at all."""

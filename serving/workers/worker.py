@@ -380,6 +380,7 @@ class Worker:
         }
         costs = {key: list(replica.cost.items()) for key, replica in replicas.items()}
         computes = {key: list(replica.computes.items()) for key, replica in replicas.items()}
+        parts_turns = {key: list(replica.parts_turns) for key, replica in replicas.items()}
         remote = {key: asdict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
         work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
@@ -400,6 +401,7 @@ class Worker:
                 "groups": now,
                 "costs": costs,
                 "computes": computes,
+                "parts_turns": parts_turns,
                 "cpu_s": usage.ru_utime + usage.ru_stime,
             },
         }

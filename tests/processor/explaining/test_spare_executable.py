@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from processor.explaining import spare_executable
-from processor.explaining.spare_executable import SpareExecutables
+from processor.explaining.spare_executable import SpareExecutables, Way
+from processor.package.manifest import WHOLE
 from processor.package.version import VersionReader
 from tests.packages import BUCKETS, make_weights, write_package
 from tests.processor.backends.artefacts import WIDTH, expected
@@ -19,6 +20,10 @@ def files(tmp_path):
     return VersionReader(write_package(tmp_path))
 
 
+def got(spares, files, bucket, dense=DENSE):
+    return spares._get(files, (WHOLE, bucket), dense, WIDTH, {"score": 1})
+
+
 def x_of(rows=5):
     return np.random.default_rng(3).standard_normal((rows, WIDTH)).astype(np.float32)
 
@@ -26,7 +31,7 @@ def x_of(rows=5):
 def test_any_bucket_scores_any_number_of_rows_as_the_network_does(files):
     spares = SpareExecutables()
     for bucket in BUCKETS:
-        ran = spares.score(files, bucket, DENSE, x_of())
+        ran = spares.score(files, Way(bucket), DENSE, x_of())
         assert (ran.entry.bucket, ran.computes) == (bucket, "onnxruntime float32")
         np.testing.assert_allclose(ran.outputs["score"], expected(x_of(), DENSE), atol=1e-6)
         assert ran.open_s >= 0
@@ -36,12 +41,14 @@ def test_any_bucket_scores_any_number_of_rows_as_the_network_does(files):
 def test_it_is_opened_once_and_packed_once_for_the_same_weights(files, monkeypatch):
     spares, opened = SpareExecutables(), []
     real = spare_executable.open_programs
-    monkeypatch.setattr(spare_executable, "open_programs", lambda *given: opened.append(given) or real(*given))
-    first, other = spares._get(files, 4, DENSE), spares._get(files, 4, make_weights(1))
+    monkeypatch.setattr(spare_executable, "open_programs", lambda *a, **b: opened.append(a) or real(*a, **b))
+    first, other = got(spares, files, 4), got(spares, files, 4, make_weights(1))
     assert other is not first
-    assert spares._get(files, 4, dict(DENSE)) is first, "both sides of a comparison are kept"
+    assert got(spares, files, 4, dict(DENSE)) is first, "both sides of a comparison are kept"
     np.testing.assert_allclose(
-        spares.score(files, 4, make_weights(1), x_of()).outputs["score"], expected(x_of(), make_weights(1)), atol=1e-6
+        spares.score(files, Way(4), make_weights(1), x_of()).outputs["score"],
+        expected(x_of(), make_weights(1)),
+        atol=1e-6,
     )
     assert len(opened) == 1
     assert [e.bucket for e in opened[0][0].manifest.executables] == [4]
@@ -50,18 +57,18 @@ def test_it_is_opened_once_and_packed_once_for_the_same_weights(files, monkeypat
 def test_few_buckets_and_weights_are_kept(files, monkeypatch):
     monkeypatch.setattr(spare_executable, "KEPT", 2)
     spares = SpareExecutables()
-    first = spares._get(files, 1, DENSE)
+    first = got(spares, files, 1)
     for bucket in BUCKETS[1:]:
-        spares._get(files, bucket, DENSE)
-    assert spares._get(files, 1, DENSE) is not first
+        got(spares, files, bucket)
+    assert got(spares, files, 1) is not first
     for seed in range(1, 4):
-        spares._get(files, 1, make_weights(seed))
-    assert len(spares._kept[files][1].packed) == spare_executable.WEIGHTS_KEPT
+        got(spares, files, 1, make_weights(seed))
+    assert len(spares._kept[files][WHOLE, 1].packed) == spare_executable.WEIGHTS_KEPT
 
 
 def test_what_is_kept_goes_with_its_version(tmp_path):
     files, spares = VersionReader(write_package(tmp_path)), SpareExecutables()
-    spares.score(files, 1, DENSE, x_of())
+    spares.score(files, Way(1), DENSE, x_of())
     del files
     gc.collect()
     assert len(spares._kept) == 0

@@ -347,6 +347,9 @@ def test_what_pays_is_settled_by_what_was_measured():
     assert not any(dear.pays(rows) for rows in range(1, 1000))
     assert [rows for rows in (1, 16, 48, 64, 65, 128, 256, 1000) if cheap.pays(rows)] == [64, 128, 256, 1000]
     assert CostTable(whole).shared_s(64) == pytest.approx(9.0)
+    for once in (dear, cheap):
+        told = [sum(turn <= rows for turn in once.turns) % 2 == 1 for rows in range(1, 300)]
+        assert told == [once.pays(rows) for rows in range(1, 300)]
 
 
 def test_what_is_lent_fills_the_lane_row_by_row_and_leaves_the_rest():

@@ -315,6 +315,7 @@ def test_what_workers_report_is_what_the_models_have_done(hosts):
                 "groups": {"default": [1, 5]},
                 "costs": {key: [[1, requests / 8]]},
                 "computes": {key: [[1, "xla float32"]]},
+                "parts_turns": {key: [64, 65]},
                 "cpu_s": 1.0,
             },
         }
@@ -329,6 +330,7 @@ def test_what_workers_report_is_what_the_models_have_done(hosts):
     served = host.info()["models"]["small"]["served"]["1"]
     assert served["buckets"] == {"1": 500000.0}, "of those that live"
     assert served["computes"] == {"1": "xla float32"}
+    assert host.catalogue["small"].pick().replicas.parts_turns == [64, 65]
 
 
 def test_what_workers_know_of_a_canary_adds_up(hosts):
@@ -341,7 +343,10 @@ def test_what_workers_know_of_a_canary_adds_up(hosts):
         block.done(requests, rows=2 * requests)
         sides = [Sketch.empty(1).to_json(), Sketch.total(1, [block]).to_json()]
         counters = {"trials": {trial_key(version.replicas.key, version.replicas.key): sides}}
-        report = {"counters": counters, "gauges": {"groups": {}, "costs": {}, "computes": {}, "cpu_s": 1.0}}
+        report = {
+            "counters": counters,
+            "gauges": {"groups": {}, "costs": {}, "computes": {}, "parts_turns": {}, "cpu_s": 1.0},
+        }
         host.heard(worker, {"op": "report", "report": report})
     host._fleet.bury(workers[0])
     baseline, canary = host.tried(version, version)
