@@ -2,6 +2,7 @@
 
 engine      the processor as a library: initialize, process, batch_process, info, close
 overview    reports about the models of a host
+explaining  what a score was made of, under one generation or two
 sessions    who computes: batcher, sessions and their groups, device stages, shadow traffic
 versions    what is served: versions, their deltas and replicas, labels, splits, the one writer
 watching    what is counted of batches and scores, and what is concluded from it
@@ -35,6 +36,7 @@ __all__ = [
     "eas",
     "engine",
     "errors",
+    "explaining",
     "extras",
     "features",
     "generation",

@@ -37,7 +37,7 @@ from processor.errors import BadInput, FreshetError
 from processor.features.limits import RequestLimits
 from processor.overview import model_stats
 from serving.admin.api import MAX_DELTA_NBYTES, create_admin
-from serving.admin.explanations import ExplainSettings
+from serving.admin.explain_route import ExplainSettings
 from serving.data_ports import DataPorts
 from serving.front.holdings import BodyMemory, Connections
 from serving.front.model_control import ModelControl

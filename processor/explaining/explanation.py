@@ -36,7 +36,7 @@ from processor.backends.cost import CostTable
 from processor.columns import Column
 from processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from processor.explaining.feature_values import FeatureValues, feature_values
-from processor.explaining.movers import Scored, alike, changes, movers
+from processor.explaining.movers import ScoredRow, alike, changes, movers
 from processor.explaining.row_origins import DELTA, FILE, REMOVED, UNKNOWN, RowOrigin, row_origins
 from processor.explaining.spare_executable import Score, SpareExecutables, Way
 from processor.features.limits import RequestLimits
@@ -47,7 +47,7 @@ from processor.package.mapped_file import SIZES
 from processor.tables.remote.remote_table import RemoteTable
 from processor.tables.table import descriptors
 from processor.versions.replica import Replica
-from processor.versions.served_version import ServedVersion, Standing
+from processor.versions.served_version import AsOf, ServedVersion
 
 MAX_IDS, MAX_NUMBERS = 4096, 65536
 PATIENCE_S = 10.0
@@ -67,7 +67,7 @@ class Question(NamedTuple):
 class _Reading:
     """A row as a generation of a version reads it. rows: by feature those of its ids; origins: where they come from."""
 
-    standing: Standing
+    standing: AsOf
     served: bool
     x: Rows
     rows: list[Rows]
@@ -123,7 +123,7 @@ class Explainer:
 
     def _side(
         self, inputs: Mapping[str, Column], row: int, asked: Question, limits: RequestLimits | None, vectors: bool
-    ) -> tuple[Scored, int, dict[str, Any]]:
+    ) -> tuple[ScoredRow, int, dict[str, Any]]:
         """One side: the row as it is scored, rows of the request, and all of it as JSON has it."""
         version, manifest = asked.version, asked.version.manifest
         began_s = time.perf_counter()
@@ -163,7 +163,7 @@ class Explainer:
         def score(x: Rows) -> dict[str, Rows]:
             return self._score(version.files, way, dense, x).outputs
 
-        return Scored(manifest, read.x, dense, outputs, score), bound.rows, told
+        return ScoredRow(manifest, read.x, dense, outputs, score), bound.rows, told
 
     def _plan(self, version: ServedVersion) -> SparsePlan:
         """The sparse graph of a version, as a replica of this process has it, or one of our own."""

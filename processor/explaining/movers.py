@@ -22,7 +22,7 @@ Row = NDArray[np.float32]
 Scores = Mapping[str, Row]
 
 
-class Scored(NamedTuple):
+class ScoredRow(NamedTuple):
     """A row as one generation scores it. x: float32 [width], what the dense graph was given. outputs: float32 [columns]
     by name. score: of rows [n, width], by the same executable."""
 
@@ -42,7 +42,7 @@ def alike(one: Manifest, other: Manifest) -> bool:
     return bool(shape(one) == shape(other))
 
 
-def movers(side: Scored, other: Scored) -> tuple[list[dict[str, Any]], int]:
+def movers(side: ScoredRow, other: ScoredRow) -> tuple[list[dict[str, Any]], int]:
     """How far a score falls when one thing is as `other` has it, the largest first, as JSON has it; and how many of the
     smallest were left out. Of versions that are alike()."""
     features = [f for f in side.manifest.features if _differs(side.x, other.x, f.offset, f.width)]

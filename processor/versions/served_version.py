@@ -94,7 +94,7 @@ class Undo:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standing:
+class AsOf:
     """What a generation stands on: the epoch of its rows, and its dense tensors."""
 
     generation: Generation
@@ -285,19 +285,19 @@ class ServedVersion:
         undone = ((step, entry.digest) for step, entry in zip(self.position.undoable, self._undo))
         return next((step for step, known in undone if known == digest), None)
 
-    def as_of(self, step: int) -> Standing | None:
+    def as_of(self, step: int) -> AsOf | None:
         """What a step stands on that is served or can be gone back to by rollback(); None for any other. Its rows are
         there for as long as the caller holds the lock."""
         count = self.position.undo_count(step)
         if count is None:
             return None
         if count == 0:
-            return Standing(self.change.generation, self.change.epoch, self.dense)
+            return AsOf(self.change.generation, self.change.epoch, self.dense)
         dense = self.dense
         for entry in reversed(self._undo[-count:]):
             dense = {**dense, **entry.dense} if entry.dense else dense
         oldest = self._undo[-count]
-        return Standing(Generation(self.manifest.version, step, oldest.digest), oldest.epoch, dense)
+        return AsOf(Generation(self.manifest.version, step, oldest.digest), oldest.epoch, dense)
 
     def stamped(self, epoch: int) -> int | None:
         """The step of the delta whose rows carry this epoch; None for one of long ago."""

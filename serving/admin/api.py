@@ -25,7 +25,7 @@ from processor.errors import BadInput, FreshetError
 from processor.generation import Generation
 from processor.watching.aftermath import LabelSums
 from serving.admin.authorization import Authorization
-from serving.admin.explanations import MAX_EXPLAIN_NBYTES, Explained, ExplainSettings, Explanations
+from serving.admin.explain_route import MAX_EXPLAIN_NBYTES, Explained, ExplainSettings, Explanations
 from serving.admin.validation import Strict, first_problem, validated
 from serving.codecs.wire import Bound, dump_json, header_int, show
 from serving.http.asgi import MAX_LENGTH_HEADER, error_body, error_reply

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from processor.explaining import movers as module
-from processor.explaining.movers import Scored, alike, movers
+from processor.explaining.movers import ScoredRow, alike, movers
 from processor.package.manifest import Output
 from tests.packages import DIM, manifest
 from tests.processor.backends.artefacts import WIDTH
@@ -21,7 +21,7 @@ def scored(x, weight=1.0, outputs=("score",)):
 
     dense = {"weight": np.array([weight], np.float32)}
     made = replace(manifest(), outputs=[Output(name) for name in outputs])
-    return Scored(made, x, dense, {n: s[0] for n, s in scores(x[None]).items()}, scores)
+    return ScoredRow(made, x, dense, {n: s[0] for n, s in scores(x[None]).items()}, scores)
 
 
 def row(user=0.0, tags=0.0, f0=0.0):

@@ -9,7 +9,7 @@ import pytest
 
 from processor.engine import PredictRequest
 from serving.admin.api import create_admin
-from serving.admin.explanations import WAITING, ExplainSettings
+from serving.admin.explain_route import WAITING, ExplainSettings
 from serving.lifecycle import Lifecycle
 from serving.telemetry.metrics import Metrics
 from tests.packages import make_inputs, write_package
@@ -164,7 +164,7 @@ def test_one_is_made_at_a_time_and_few_wait(ask, monkeypatch):
         running.pop()
         return {}
 
-    monkeypatch.setattr("serving.admin.explanations.Explanations._explain", slow)
+    monkeypatch.setattr("serving.admin.explain_route.Explanations._explain", slow)
 
     async def crowd():
         asked = [asyncio.ensure_future(ask.ask(json={})) for _ in range(WAITING + 3)]
