@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from processor.engine import Processor, ProcessorConfig
+from processor.explaining.spare_executable import SpareExecutables, Way
 from processor.package.delta import write_delta
+from processor.package.manifest import CANDIDATE
 from processor.package.roles import user_features
 from serving.commands.cli import app
 from tests.e2e.servers import ALONE, LiveServer
@@ -149,4 +151,13 @@ def test_rows_of_a_trained_model_pooled_by_plain_numpy_score_as_was_served(arch,
                 worst = max(worst, np.abs(by_hand[name] - np.ravel(values[row])).max())
                 worst = max(worst, np.abs(np.array(side["outputs"][name]) - np.ravel(values[row])).max())
             assert worst < 1e-6, (n, row, worst)
+        if version.manifest.user_width:
+            bucket = min(e.bucket for e in version.manifest.executables if e.role == CANDIDATE)
+            x = rng.standard_normal((5, version.manifest.width)).astype(np.float32)
+            whole, parts = (
+                SpareExecutables().score(version.files, way, version.dense, x)
+                for way in (Way(16), Way(bucket, parts=True))
+            )
+            for name, values in whole.outputs.items():
+                np.testing.assert_allclose(parts.outputs[name], values, atol=1e-5)
     print(f"{arch}: {REQUESTS} requests, off by {worst:.2g} at most")

@@ -1,16 +1,20 @@
 """An explanation of a row, against what was served and against plain numpy."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from processor.chain.ledger import Ledger
 from processor.columns import Strings
 from processor.engine import PredictRequest
 from processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from processor.explaining import explanation as module
 from processor.explaining.explanation import Explainer, Question
-from processor.package.manifest import TableEntry
+from processor.package.manifest import StageEntry, TableEntry
+from processor.package.repository import Repository
+from processor.tables.folding import fold
 from processor.tables.remote.remote_table import RemoteTable
 from tests.explained import scores_by_hand
 from tests.packages import make_inputs, tag_id, write_package
@@ -226,3 +230,24 @@ def test_strings_that_are_no_text_are_told_all_the_same(version, explainer):
     inputs["tags"] = type(inputs["tags"])(Strings.of([b"\xff"]), np.array([0, 1, 1, 1]))
     (side,) = explainer.explain(inputs, 0, Question(version))["sides"]
     assert side["inputs"]["tags"]["ids"][0]["id"] == "\\xff"
+
+
+def test_rows_of_a_snapshot_are_told_as_such(root, open_processor, explainer):
+    publish(root, 1, users=[3])
+    open_processor().close()
+    files = Repository(str(root)).version("small", None)
+    assert fold(files, Ledger.of(files)).step == 1
+    version = open_processor().catalogue["small"].pick()
+    (side,) = explainer.explain(make_inputs([3]), 0, Question(version))["sides"]
+    assert ids_of(side, "user") == [{"id": "3", "found": "row", "from": "snapshot", "step": 1}]
+
+
+def test_where_others_answer_the_version_is_bound_here_and_one_with_a_stage_refused(version, explainer, monkeypatch):
+    here = explainer.explain(inputs_of(), 1, Question(version))["sides"][0]
+    monkeypatch.setattr(module, "Replica", type("Elsewhere", (), {}))
+    there = explainer.explain(inputs_of(), 1, Question(version))["sides"][0]
+    assert there["inputs"].keys() == here["inputs"].keys()
+    assert there["outputs"] == here["outputs"]
+    version.manifest = replace(version.manifest, stage=StageEntry("tensorflow", "stage.bin", []))
+    with pytest.raises(BadInput, match="its stage is run by workers alone"):
+        Explainer("another").explain(inputs_of(), 1, Question(version))

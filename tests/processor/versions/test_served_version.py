@@ -309,3 +309,25 @@ def test_a_rollback_that_a_reader_holds_up_changes_nothing_and_can_be_repeated(p
     assert users_of(version) == expected_users(dict.fromkeys(USERS, 0))
     version.apply(make_delta(1, [4], tag=6))
     assert users_of(version) == expected_users(dict.fromkeys(USERS, 0) | {4: 6})
+
+
+def test_what_an_older_step_stands_on_is_what_a_rollback_to_it_serves(package, monkeypatch):
+    monkeypatch.setattr(served_version_module, "STAMPS", 3)
+    version = load(package, undo_depth=2)
+    for step in range(1, 5):
+        version.apply(make_delta(step, [1, step + 1], dense_seed=step if step != 4 else None))
+    assert version.as_of(1) is None
+    assert version.as_of(4).dense is version.dense
+    stands = version.as_of(2)
+    known, rows = version.tables["user"].look_up(np.array([1, 5]), stands.epoch)
+    assert known.tolist() == [True, True]
+    np.testing.assert_array_equal(rows, [row_of(1, 2), row_of(5, 0)])
+    assert [version.stamped(epoch) for epoch in range(5)] == [None, None, 2, 3, 4]
+    version.rollback(2)
+    assert version.generation == stands.generation
+    assert version.digest == stands.generation.digest
+    for name, weights in make_weights(2).items():
+        np.testing.assert_array_equal(stands.dense[name], weights)
+        np.testing.assert_array_equal(version.dense[name], weights)
+    version.apply(make_delta(5, [1], parent=2))
+    assert version.stamped(version.change.epoch) == 5
