@@ -22,7 +22,7 @@ RELEASE_ARGS ?=
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance kills release gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance console-axe console-shots kills release gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -144,6 +144,11 @@ soak: .venv/.dev .venv/.kernels ## ten minutes of load, deltas, loads and unload
 loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second; report in loadtest/results/
 	$(BIN)/python -m loadtest $(LOADTEST_ARGS)
 
+console-axe: build/axe/axe.min.js ## axe-core by npm, for the accessibility tests of the console
+
+console-shots: .venv/.dev .venv/.kernels ## pictures of every view of the console into docs/console (needs chromium)
+	$(BIN)/python -m tests.console_shots docs/console
+
 conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-serving-api, schemathesis and perf_analyzer (needs Debian's libb64-0d)
 	FRESHET_SCHEMATHESIS=$(CURDIR)/.venv/schemathesis/bin/schemathesis FRESHET_SCHEMA_EXAMPLES=50 \
 	FRESHET_PERF_ANALYZER=.venv/perf/bin/perf_analyzer LD_LIBRARY_PATH=.venv/perf/nvidia/cuda_runtime/lib \
@@ -174,6 +179,10 @@ constraints: ## constraints.txt and .ci/tools.txt anew: the newest releases that
 	build/tools/bin/pip install --quiet --disable-pip-version-check $(TOOLS)
 	(grep '^#' .ci/tools.txt; build/tools/bin/pip freeze --all --exclude pip) > build/tools.txt
 	mv build/tools.txt .ci/tools.txt
+
+build/axe/axe.min.js:
+	npm install --silent --no-save --prefix build/axe axe-core@4.14.1
+	cp build/axe/node_modules/axe-core/axe.min.js $@
 
 clean: ## removes .venv, build and .demo
 	rm -rf .venv build dist *.egg-info .demo

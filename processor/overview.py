@@ -11,6 +11,9 @@ from typing import Any
 
 from processor.versions.host import ModelHost
 from processor.versions.model import ServedModel
+from processor.versions.routes import find
+from processor.versions.served_version import ServedVersion
+from processor.watching.sketch import Sketch
 from processor.watching.stats import ModelStats, VersionStats
 
 
@@ -79,6 +82,66 @@ def describe(host: ModelHost, now_s: float) -> dict[str, Any]:
     now_s: Unix time."""
     models = {name: _describe_model(host, model, now_s) for name, model in sorted(host.catalogue.items())}
     return {"ready": host.ready, "models": models}
+
+
+def describe_tables(host: ModelHost, model: str, version: int | None = None) -> dict[str, Any]:
+    """The tables of a served version (default: the one that stands for the model), JSON-able: rows, bytes by part, and
+    lookups by whether they found a row. Raises NotFound, NotReady."""
+    served = find(host.catalogue, model).pick(version)
+    remote = host.remote_rows(served)
+    return {
+        "model": model,
+        "version": served.manifest.version,
+        "generation": str(served.generation),
+        "dense_nbytes": sum(array.nbytes for array in served.dense.values()),
+        "tables": [
+            {
+                "name": entry.name,
+                "rows": table.rows,
+                "dim": entry.dim,
+                "dtype": entry.dtype,
+                "nbytes": table.nbytes,
+                "lookups": lookups,
+                "defaults": defaults,
+                "tier": asdict(table.tier) if table.tier else None,
+            }
+            for (entry, table), (lookups, defaults) in zip(
+                ((t, served.tables[t.name]) for t in served.manifest.tables), host.lookups(served).tolist()
+            )
+        ],
+        "remote": asdict(remote) if remote else None,
+    }
+
+
+def describe_trials(host: ModelHost, model: str) -> dict[str, Any]:
+    """Who is on trial and what is known of it, JSON-able: what canary and baseline made of the same requests since the
+    trial began, beside the bounds. Raises NotFound."""
+    served = find(host.catalogue, model)
+    trials = []
+    for canary, baseline in served.routes.trials():
+        evidence = host.tried(canary, baseline)
+        shifts = [mine.shift(other) for mine, other in zip(evidence.canary.every(), evidence.baseline.every())]
+        trials.append(
+            {
+                "canary": _side(canary, evidence.canary),
+                "baseline": _side(baseline, evidence.baseline),
+                "shift": {output.name: shift for output, shift in zip(canary.manifest.outputs, shifts)},
+            }
+        )
+    return {"model": model, "bounds": asdict(served.policy.guard), "trials": trials}
+
+
+def _side(version: ServedVersion, sketch: Sketch) -> dict[str, Any]:
+    scores = list(sketch.every())
+    return {
+        "version": version.manifest.version,
+        "generation": str(version.generation),
+        "requests": sketch.requests,
+        "failed": sketch.failed,
+        "scores": sum(output.count for output in scores),
+        "nonfinite": sum(output.lost for output in scores),
+        "mean": {spec.name: output.mean for spec, output in zip(version.manifest.outputs, scores) if output.count},
+    }
 
 
 def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[str, Any]:

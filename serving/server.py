@@ -49,6 +49,7 @@ from serving.loading.priority import bulk_threads, give_way
 from serving.loading.watcher import Watcher
 from serving.process_layout import Layout
 from serving.serve_config import ServeConfig
+from serving.telemetry.live_samples import LiveSamples
 from serving.telemetry.metrics import Metrics
 from serving.telemetry.observers import Observers
 
@@ -150,12 +151,15 @@ class Server:
             self._serve_alone(data, open_processor, version)
         else:
             self._supervise(data, version, nursery)
+        self._live = LiveSamples(self._lifecycle, self._metrics)
         guarded = create_admin(
             self._lifecycle,
             self._metrics,
             token=config.admin_token,
             host=config.admin_host,
             bulk=self._bulk,
+            live=self._live,
+            data_address=self.http_address,
             explain=ExplainSettings(config.record, RequestLimits.of(config), self._layout.workers),
         )
         connection = functools.partial(HttpConnection, bodies=BodyMemory(MAX_DELTA_NBYTES))
@@ -309,6 +313,7 @@ class Server:
             opened()
             self._front.opened()
             self._importer = importer
+            self._live.start()
             self._watcher = Watcher(
                 lambda: importer.poll() + processor.poll(PATIENCE_S),
                 self._config.poll_interval_s,
@@ -345,6 +350,7 @@ class Server:
             self._watcher.stop(timeout_s)
         if self._importer is not None:
             self._importer.close()
+        self._live.close()
         self._admin_port.end()
         self._admin.join(ADMIN_STOP_S)
         if self._bulk is not None:

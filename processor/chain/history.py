@@ -16,6 +16,7 @@ chain: whoever reads it stops there and says so (Corrupt); whoever is about to w
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,8 @@ from processor.chain.chain_record import (
     delta_digest,
 )
 from processor.errors import Conflict
+
+MOST_EVENTS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class History:
         self._hint = 0
         self.links: dict[str, Link] = {digest: self.head}
         self.files: set[str] = set()
+        # The newest records that are no deltas, for people to read.
+        self.events: deque[ChainRecord] = deque(maxlen=MOST_EVENTS)
         self._by_step: dict[int, str] = {0: digest}
 
     @classmethod
@@ -180,6 +185,8 @@ class History:
             self.gate, self.held = self.links[record.digest], record.reason
         else:
             self.gate, self.held, self.vouched = None, "", self.head.step
+        if record.kind != DELTA:
+            self.events.append(record)
         self.files.add(record.file)
         self.number, self.newest, self.top, self._hint = record.number, sha256, record.top, record.snapshot
 

@@ -228,6 +228,12 @@ class ServedTable:
         """Rows in the newest epoch."""
         return self._rows
 
+    def some_keys(self, most: int) -> Int64s:
+        """A few ids that have or had a row, whichever lie first in the index."""
+        entries: Int64s = self._index[: 64 * most]
+        keys: Int64s = entries[entries[:, 1] >= 0, 0]
+        return keys[:most]
+
     @property
     def nbytes(self) -> dict[str, int]:
         """Memory by part: file rows (mapped), index, arena in use."""

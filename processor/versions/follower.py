@@ -162,6 +162,7 @@ class Follower:
                 delta = self.ledger.read_delta(link)
                 if left > LEARNED:
                     version.apply(delta, link.digest)
+                    self.probation.replayed(version, delta)
                 else:
                     self.apply(version, delta, link.digest, judged=judged)
             except Diverged as error:
@@ -193,7 +194,7 @@ class Follower:
             self.probation.examine(version, delta, change, judged)
 
         apply_ms = version.apply(delta, digest, keep=keep, examine=examine, commit=commit)
-        self.probation.served(delta)
+        self.probation.served(version, delta)
         return apply_ms
 
     def _hold(self, link: Link, error: OutOfLine) -> list[str]:

@@ -42,6 +42,7 @@ from processor.versions.replica import Replicas
 from processor.versions.routed_model import RoutedModel
 from processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
 from processor.versions.served_version import ServedVersion
+from processor.versions.timeline import timeline
 from processor.watching.aftermath import LabelSums, TakeBack
 from processor.watching.delta_guard import OFF
 from processor.watching.sketch import Sketch
@@ -105,6 +106,13 @@ class ServedModel(RoutedModel):
         """Where a loaded version stands against its chain."""
         follower = self._followers.get(version)
         return follower.status if follower else None
+
+    def timeline(self, number: int, most: int) -> dict[str, Any]:
+        """The newest records of a loaded version (processor.versions.timeline); takes no lock. Raises NotFound."""
+        version, follower = self.served.get(number), self._followers.get(number)
+        if version is None or follower is None:
+            raise NotFound(f"version {number} of model {self.name!r} is not loaded")
+        return timeline(version, follower, most)
 
     def poll(self) -> list[str]:
         """Looks at the model's folders once: loads a newer version, applies new deltas. Returns what happened."""

@@ -25,6 +25,7 @@ from processor.versions.served_version import Change, ServedVersion
 from processor.watching.aftermath import Aftermath
 from processor.watching.delta_figures import Figure, delta_figures
 from processor.watching.delta_guard import OFF, STRICT, DeltaBounds, DeltaGuard, is_quiet
+from processor.watching.delta_log import IN_LINE, OUT_OF_LINE, REPLAYED, UNJUDGED, DeltaEntry, DeltaLog
 from processor.watching.histogram import SHORT_S, Histogram
 
 log = logging.getLogger("freshet.probation")
@@ -59,14 +60,16 @@ class Probation:
         self._bounds, self._done = bounds, done
         self._guard = DeltaGuard()
         self._figures: list[Figure] = []
+        self._verdict = UNJUDGED
         self.aftermath = Aftermath()
+        self.log = DeltaLog()
         self.moved = 0
         """The newest step that may have moved the scores of the same rows."""
 
     def examine(self, version: ServedVersion, delta: Delta, change: Change, judged: bool) -> None:
         """Looks at a delta that could be served. judged: not only to learn from it. Raises OutOfLine."""
         bounds = self._bounds()
-        self._figures = []
+        self._figures, self._verdict = [], UNJUDGED
         if bounds.mode == OFF:
             return
         rows = {name: table.rows for name, table in version.tables.items()}
@@ -78,13 +81,31 @@ class Probation:
         verdict = self._guard.judge(bounds, self._figures, delta.events, delta.rows) if judged else None
         if verdict is not None:
             self._done.held[verdict.kind] += 1
+            self._note(delta, change.generation.digest, OUT_OF_LINE, reason=verdict.reason)
             raise OutOfLine(verdict.kind, verdict.reason)
+        self._verdict = IN_LINE if judged else UNJUDGED
 
-    def served(self, delta: Delta) -> None:
+    def served(self, version: ServedVersion, delta: Delta) -> None:
         """The delta that was looked at is served."""
+        self._note(delta, version.digest, self._verdict, version)
         self._guard.learn(self._figures, delta.events, delta.rows)
         if not is_quiet(self._bounds(), self._figures):
             self.moved = delta.step
+
+    def replayed(self, version: ServedVersion, delta: Delta) -> None:
+        """A delta is served that others have served before, and nobody has looked at."""
+        self._figures = []
+        self._note(delta, version.digest, REPLAYED, version)
+
+    def _note(
+        self, delta: Delta, digest: str, verdict: str, version: ServedVersion | None = None, reason: str = ""
+    ) -> None:
+        took = (version.last_apply_ms, version.last_freshness_s) if version is not None else (0.0, 0.0)
+        entry = DeltaEntry(
+            digest, delta.rows, delta.removed, len(delta.dense), delta.events, verdict, reason, *took,
+            tuple(self._figures),
+        )  # fmt: skip
+        self.log.add(entry)
 
     def _preview(self, version: ServedVersion, change: Change, bounds: DeltaBounds) -> Previewed | None:
         rows, most_s = bounds.preview_rows, bounds.preview_ms / 1e3

@@ -6,9 +6,21 @@ judge      whether a canary may stay
 trend      how far a version's scores have moved
 delta_figures  what a delta is like, beside what was there
 delta_guard    whether a delta may be served
+delta_log      what became of the newest deltas on this server
 aftermath      whether a delta may stay once it is served
 stats      snapshots of sessions, groups, models, versions
 keeper     a thread that does a slice of work now and then
 """
 
-__all__ = ["aftermath", "delta_figures", "delta_guard", "histogram", "judge", "keeper", "sketch", "stats", "trend"]
+__all__ = [
+    "aftermath",
+    "delta_figures",
+    "delta_guard",
+    "delta_log",
+    "histogram",
+    "judge",
+    "keeper",
+    "sketch",
+    "stats",
+    "trend",
+]

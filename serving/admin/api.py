@@ -7,41 +7,49 @@ port's loop is never involved. What takes long may have threads of its own, whic
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
 from concurrent.futures import Executor
-from importlib import resources
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import orjson
-from fastapi import FastAPI, Path, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from processor.errors import BadInput, FreshetError
+from processor.errors import FreshetError
 from processor.generation import Generation
 from processor.watching.aftermath import LabelSums
+from serving.admin.admin_bodies import (
+    Name,
+    Version,
+    documented,
+    json_reply,
+    read_json,
+    read_whole,
+)
+from serving.admin.audit_trail import AuditTrail
 from serving.admin.authorization import Authorization
+from serving.admin.console_files import ConsoleFiles
+from serving.admin.example_requests import ExampleRequests
 from serving.admin.explain_route import MAX_EXPLAIN_NBYTES, Explained, ExplainSettings, Explanations
-from serving.admin.validation import Strict, first_problem, validated
-from serving.codecs.wire import Bound, dump_json, header_int, show
-from serving.http.asgi import MAX_LENGTH_HEADER, error_body, error_reply
+from serving.admin.live_stream import LiveStreams
+from serving.admin.model_views import ModelViews
+from serving.admin.try_call import TryCalls
+from serving.admin.validation import Strict, first_problem
+from serving.codecs.wire import dump_json, show
+from serving.http.asgi import error_body, error_reply
 from serving.http.pages import PAGE_HEADERS, reference
 from serving.lifecycle import Availability
 from serving.loading.priority import BULK_NBYTES
+from serving.telemetry.live_samples import LiveSamples
 from serving.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from processor.versions.host import ModelHost
     from processor.versions.model import RolledBack
 
-log = logging.getLogger("freshet.admin")
-
 MAX_DELTA_NBYTES = 4 << 30
-MAX_JSON_NBYTES = 64 << 10
 UPLOAD = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 REFUSED = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -54,12 +62,6 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         503: "Loading or draining.",
     }.items()
 }
-
-Name = Annotated[str, Path(max_length=128)]
-Version = Annotated[int, Path(gt=0, lt=2**63)]
-
-
-Body = TypeVar("Body", bound=BaseModel)
 
 
 class DeltaPath(Strict):
@@ -114,34 +116,44 @@ def create_admin(
     host: str = "127.0.0.1",
     max_delta_nbytes: int = MAX_DELTA_NBYTES,
     bulk: Executor | None = None,
+    live: LiveSamples | None = None,
+    data_address: tuple[str, int] | None = None,
     explain: ExplainSettings | None = None,
 ) -> Authorization:
     """The admin port's ASGI application. metrics: the data port's, for each model's count of requests. bulk: where
-    large deltas are applied, versions loaded and scores explained; where everything else is, if None."""
+    large deltas are applied, versions loaded and scores explained; where everything else is, if None. live: what the
+    console shows, of whoever starts and ends it. data_address: where the data port listens, for requests that are
+    tried. explain: where requests are recorded, and what an explanation may cost."""
     # FastAPI's own documentation pages would load scripts from elsewhere.
     app = FastAPI(
         title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None, responses=REFUSALS
     )
     _handle_errors(app)
-    explanations = Explanations(explain or ExplainSettings(), bulk)
-    admin, model = Admin(lifecycle, metrics, max_delta_nbytes, bulk, explanations), "/admin/models/{name}"
-    app.get("/", include_in_schema=False)(admin.console)
+    trail, settings = AuditTrail(), explain or ExplainSettings()
+    explanations = Explanations(settings, bulk)
+    admin, model = Admin(lifecycle, metrics, max_delta_nbytes, bulk, trail, explanations), "/admin/models/{name}"
     app.get("/docs", include_in_schema=False)(admin.docs)
     app.get("/admin/health")(admin.health)
     app.get("/admin/models")(admin.models)
-    app.post(f"{model}/deltas", openapi_extra=_documented(DeltaPath, **UPLOAD))(admin.apply_delta)
-    app.post(f"{model}/rollback", openapi_extra=_documented(RollbackTo))(admin.rollback)
-    app.post(f"{model}/release", openapi_extra=_documented(HeldOf))(admin.release)
-    app.post(f"{model}/reject", openapi_extra=_documented(HeldOf))(admin.reject)
-    app.post(f"{model}/calibration", openapi_extra=_documented(JoinedLabels))(admin.calibrate)
-    app.post(f"{model}/explain", openapi_extra=_documented(Explained))(admin.explain)
+    app.post(f"{model}/deltas", openapi_extra=documented(DeltaPath, **UPLOAD))(admin.apply_delta)
+    app.post(f"{model}/rollback", openapi_extra=documented(RollbackTo))(admin.rollback)
+    app.post(f"{model}/release", openapi_extra=documented(HeldOf))(admin.release)
+    app.post(f"{model}/reject", openapi_extra=documented(HeldOf))(admin.reject)
+    app.post(f"{model}/calibration", openapi_extra=documented(JoinedLabels))(admin.calibrate)
+    app.post(f"{model}/explain", openapi_extra=documented(Explained))(admin.explain)
     app.post(f"{model}/versions/{{version}}/load")(admin.load)
     app.post(f"{model}/versions/{{version}}/unload")(admin.unload)
-    app.put(f"{model}/labels/{{label}}", openapi_extra=_documented(LabelOf))(admin.set_label)
-    app.put(f"{model}/policy", openapi_extra=_documented(Policy))(admin.set_policy)
+    app.put(f"{model}/labels/{{label}}", openapi_extra=documented(LabelOf))(admin.set_label)
+    app.put(f"{model}/policy", openapi_extra=documented(Policy))(admin.set_policy)
     app.post(f"{model}/versions/{{version}}/readmit")(admin.readmit)
-    app.put("/admin/sessions", openapi_extra=_documented(SessionCount))(admin.resize)
-    app.put("/admin/groups/{group}", openapi_extra=_documented(SessionCount))(admin.resize_one)
+    app.put("/admin/sessions", openapi_extra=documented(SessionCount))(admin.resize)
+    app.put("/admin/groups/{group}", openapi_extra=documented(SessionCount))(admin.resize_one)
+    streams, views = (
+        LiveStreams(live or LiveSamples(lifecycle, metrics)),
+        ModelViews(lifecycle, ExampleRequests(settings.recordings), data_address),
+    )
+    for part in (ConsoleFiles(), streams, views, TryCalls(data_address), trail):
+        part.add_to(app)
     return Authorization(app, token, host)
 
 
@@ -154,22 +166,19 @@ class Admin:
         metrics: Metrics,
         max_delta_nbytes: int,
         bulk: Executor | None,
+        trail: AuditTrail,
         explanations: Explanations,
     ) -> None:
         """See create_admin."""
-        self._lifecycle, self._metrics = lifecycle, metrics
+        self._lifecycle, self._metrics, self._trail = lifecycle, metrics, trail
         self._max_delta_nbytes, self._bulk, self._explanations = max_delta_nbytes, bulk, explanations
-        self._page = resources.files("serving.admin").joinpath("console.html").read_text("utf-8")
-
-    async def console(self) -> HTMLResponse:
-        return HTMLResponse(self._page, headers=PAGE_HEADERS)
 
     async def docs(self) -> HTMLResponse:
         return HTMLResponse(reference("/admin/openapi.json"), headers=PAGE_HEADERS)
 
     async def health(self) -> Response:
         """Whether the server is up, and whether it is ready for predictions."""
-        return _json({"live": True, "ready": self._lifecycle.ready})
+        return json_reply({"live": True, "ready": self._lifecycle.ready})
 
     async def models(self) -> Response:
         """Versions, labels, generation, freshness, sessions and memory of every model."""
@@ -177,7 +186,7 @@ class Admin:
         info = await asyncio.to_thread(processor.info)
         requests = await asyncio.to_thread(self._metrics.requests)
         answered = {name: {**model, "requests": requests.get(name, 0)} for name, model in info["models"].items()}
-        return _json({**info, "ready": self._lifecycle.ready, "models": answered})
+        return json_reply({**info, "ready": self._lifecycle.ready, "models": answered})
 
     async def apply_delta(self, name: Name, request: Request) -> Response:
         """Applies one delta, uploaded or named by its path; answers when every session serves it."""
@@ -185,16 +194,16 @@ class Admin:
         given: dict[str, Any]
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "application/json":
-            given = {"path": (await _body(request, DeltaPath)).path}
+            given = {"path": (await read_json(request, DeltaPath)).path}
             what = f"path {show(given['path'])}"
         else:
             # Whatever else curl and client libraries call it: the file itself, and its checksums say whether it is one.
-            data = await _read(request, self._max_delta_nbytes)
+            data = await read_whole(request, self._max_delta_nbytes)
             given, what = {"data": data}, f"upload of {len(data)} bytes"
             executor = self._bulk if len(data) > BULK_NBYTES else None
         what = f"apply delta to {name!r}: {what}"
-        applied = await _audited(request, what, lambda: processor.apply_delta(name, **given), executor)
-        return _json(
+        applied = await self._trail.run(request, what, lambda: processor.apply_delta(name, **given), executor)
+        return json_reply(
             {
                 "model": applied.model,
                 "generation": str(applied.generation),
@@ -207,73 +216,82 @@ class Admin:
     async def rollback(self, name: Name, request: Request) -> Response:
         """Goes back to an earlier generation of the served version, on every server of the repository."""
         processor = self._lifecycle.processor()
-        body = await _body(request, RollbackTo)
+        body = await read_json(request, RollbackTo)
         target, why = Generation.parse(body.generation), body.reason
         what = f"roll {name!r} back to {target}" + (f": {show(why)}" if why else "")
-        return _json(_told(name, await _audited(request, what, lambda: processor.rollback(name, target, why))))
+        return json_reply(
+            _told(name, await self._trail.run(request, what, lambda: processor.rollback(name, target, why)))
+        )
 
     async def release(self, name: Name, request: Request) -> Response:
         """Serves what is held of a version, on every server of the repository."""
-        processor, body = self._lifecycle.processor(), await _body(request, HeldOf)
+        processor, body = self._lifecycle.processor(), await read_json(request, HeldOf)
         what = f"release what is held of {name!r}" + (f": {show(body.reason)}" if body.reason else "")
-        reached = await _audited(request, what, lambda: processor.release_deltas(name, body.version, body.reason))
-        return _json({"model": name, "generation": str(reached)})
+        reached = await self._trail.run(
+            request, what, lambda: processor.release_deltas(name, body.version, body.reason)
+        )
+        return json_reply({"model": name, "generation": str(reached)})
 
     async def reject(self, name: Name, request: Request) -> Response:
         """Undoes what is held of a version, on every server of the repository."""
-        processor, body = self._lifecycle.processor(), await _body(request, HeldOf)
+        processor, body = self._lifecycle.processor(), await read_json(request, HeldOf)
         what = f"reject what is held of {name!r}" + (f": {show(body.reason)}" if body.reason else "")
-        return _json(
-            _told(name, await _audited(request, what, lambda: processor.reject_deltas(name, body.version, body.reason)))
+        return json_reply(
+            _told(
+                name,
+                await self._trail.run(request, what, lambda: processor.reject_deltas(name, body.version, body.reason)),
+            )
         )
 
     async def calibrate(self, name: Name, request: Request) -> Response:
         """Tells of labels that were joined to scores: what is off by them is rolled back."""
-        processor, body = self._lifecycle.processor(), await _body(request, JoinedLabels)
+        processor, body = self._lifecycle.processor(), await read_json(request, JoinedLabels)
         evidence = LabelSums(body.scores, body.labels, body.rows)
         processor.calibrated(name, Generation.parse(body.generation), evidence)
-        return _json({"model": name, "generation": body.generation})
+        return json_reply({"model": name, "generation": body.generation})
 
     async def explain(self, name: Name, request: Request) -> Response:
         """What one row of a request has read, what scored it, and the same under another generation."""
         processor = self._lifecycle.processor()
-        body = await _read(request, MAX_EXPLAIN_NBYTES)
-        return _json(await self._explanations.answer(processor, name, body))
+        body = await read_whole(request, MAX_EXPLAIN_NBYTES)
+        return json_reply(await self._explanations.answer(processor, name, body))
 
     async def load(self, name: Name, version: Version, request: Request) -> Response:
         """Loads a version of the repository; answers when it serves."""
         processor = self._lifecycle.processor()
-        await _audited(request, f"load {name!r} version {version}", lambda: processor.load(name, version), self._bulk)
-        return _json({"model": name, "version": version, "state": "AVAILABLE"})
+        await self._trail.run(
+            request, f"load {name!r} version {version}", lambda: processor.load(name, version), self._bulk
+        )
+        return json_reply({"model": name, "version": version, "state": "AVAILABLE"})
 
     async def unload(self, name: Name, version: Version, request: Request) -> Response:
         """Takes a version out of service."""
         processor = self._lifecycle.processor()
-        await _audited(request, f"unload {name!r} version {version}", lambda: processor.unload(name, version))
-        return _json({"model": name, "version": version, "state": "END"})
+        await self._trail.run(request, f"unload {name!r} version {version}", lambda: processor.unload(name, version))
+        return json_reply({"model": name, "version": version, "state": "END"})
 
     async def set_label(self, name: Name, label: Name, request: Request) -> Response:
         """Points a label at a loaded version."""
         processor = self._lifecycle.processor()
-        version = (await _body(request, LabelOf)).version
+        version = (await read_json(request, LabelOf)).version
         what = f"label {name!r} version {version} as {label!r}"
-        await _audited(request, what, lambda: processor.set_label(name, label, version))
-        return _json({"model": name, "label": label, "version": version})
+        await self._trail.run(request, what, lambda: processor.set_label(name, label, version))
+        return json_reply({"model": name, "label": label, "version": version})
 
     async def set_policy(self, name: Name, request: Request) -> Response:
         """Sets keys of a model's policy (versions, split, shadow, guard); null takes back what was set here."""
         processor = self._lifecycle.processor()
-        body = await _body(request, Policy)
+        body = await read_json(request, Policy)
         changes = {key: getattr(body, key) for key in body.model_fields_set}
         what = f"set the policy of {name!r}: {show(dump_json(changes).decode())}"
-        policy = await _audited(request, what, lambda: processor.set_policy(name, changes))
-        return _json({"model": name, "policy": policy.to_json()})
+        policy = await self._trail.run(request, what, lambda: processor.set_policy(name, changes))
+        return json_reply({"model": name, "policy": policy.to_json()})
 
     async def readmit(self, name: Name, version: Version, request: Request) -> Response:
         """Gives a version that was taken out its share of traffic again."""
         processor = self._lifecycle.processor()
-        await _audited(request, f"readmit {name!r} version {version}", lambda: processor.readmit(name, version))
-        return _json({"model": name, "version": version})
+        await self._trail.run(request, f"readmit {name!r} version {version}", lambda: processor.readmit(name, version))
+        return json_reply({"model": name, "version": version})
 
     async def resize(self, request: Request) -> Response:
         """Changes the number of sessions of every group, while requests are answered."""
@@ -285,10 +303,10 @@ class Admin:
 
     async def _resize(self, group: str | None, request: Request) -> Response:
         processor = self._lifecycle.processor()
-        sessions = (await _body(request, SessionCount)).sessions
+        sessions = (await read_json(request, SessionCount)).sessions
         what = f"resize {'every group' if group is None else repr(group)} to {sessions} sessions"
-        await _audited(request, what, lambda: processor.resize(sessions, group))
-        return _json({"groups": {name: s.sessions for name, s in processor.group_stats().items()}})
+        await self._trail.run(request, what, lambda: processor.resize(sessions, group))
+        return json_reply({"groups": {name: s.sessions for name, s in processor.group_stats().items()}})
 
 
 def _told(name: str, done: RolledBack) -> dict[str, Any]:
@@ -313,59 +331,6 @@ def _what_follows(done: RolledBack) -> str:
         f"{here} with its next delta, skips the rows that are undone (or learns them again with --replay), and "
         f"publishes {following}. The undone deltas are not served again unless somebody applies them."
     )
-
-
-def _json(document: Any) -> Response:
-    return Response(dump_json(document), media_type="application/json", headers={"cache-control": "no-store"})
-
-
-async def _audited(request: Request, what: str, act: Callable[[], Any], executor: Executor | None = None) -> Any:
-    """Runs a change in a worker thread and writes one line about it, whatever comes of it."""
-    client = request.client.host if request.client else "?"
-    try:
-        result = await asyncio.get_running_loop().run_in_executor(executor, act)
-    except FreshetError as error:
-        log.warning("%s: %s: refused: %s", client, what, show(str(error)))
-        raise
-    except Exception:
-        log.warning("%s: %s: failed", client, what)
-        raise
-    log.info("%s: %s: done", client, what)
-    return result
-
-
-async def _read(request: Request, max_nbytes: int) -> bytearray:
-    """The body; raises TooLarge as soon as it is known to be, and keeps nothing of it.
-
-    Grown chunk by chunk: joining the chunks of a large delta would hold the GIL, and with it the data port, for long.
-    """
-    declared = header_int(dict(request.headers.raw), b"content-length", MAX_LENGTH_HEADER)
-    bound = Bound(max_nbytes)
-    bound.check(declared or 0)
-    body = bytearray()
-    async for chunk in request.stream():
-        bound.check(len(body) + len(chunk), got="more")
-        body += chunk
-    return body
-
-
-async def _body(request: Request, model: type[Body]) -> Body:
-    """A JSON body of at most MAX_JSON_NBYTES as `model`; raises BadInput, TooLarge."""
-    try:
-        document = orjson.loads(await _read(request, MAX_JSON_NBYTES))
-    except orjson.JSONDecodeError:
-        raise BadInput("body: a JSON object wanted") from None
-    return validated(document, model)
-
-
-def _documented(model: type[BaseModel], **others: Any) -> dict[str, Any]:
-    """The OpenAPI entry of a body that the route reads itself, within its own limit."""
-    return {
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": model.model_json_schema()}, **others},
-        }
-    }
 
 
 def _handle_errors(app: FastAPI) -> None:

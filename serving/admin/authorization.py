@@ -14,6 +14,7 @@ from serving.http.asgi import JSON_TYPE, RawHeaders, Receive, Scope, Send, error
 
 # The page carries no data of its own and asks for the token; health is for probes, which have none.
 OPEN_PATHS = ("/", "/docs", "/admin/health")
+PAGE_FILES = "/console/"
 READS = ("GET", "HEAD")
 
 
@@ -44,7 +45,8 @@ class Authorization:
         refusal = refusal or sites.foreign(headers, changes=scope["method"] not in READS)
         if refusal:
             return 403, refusal
-        if self._token and scope["path"] not in OPEN_PATHS:
+        opened = scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE_FILES)
+        if self._token and not opened:
             scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
                 return 401, "authorization: a valid bearer token wanted"

@@ -3,6 +3,7 @@
 observers          what one process is watched by, as its options say
 logs               the log and the access log
 metrics            Prometheus text
+live_samples       what the server does now, and did in the last five minutes
 version_metrics    the metric families of loaded versions
 triton_statistics  what Triton's statistics extension says of each model
 tracing            traces of a sample of the requests
@@ -11,4 +12,13 @@ recorder           a sample of the requests, as Parquet
 recorded_request   one of them, found by its id
 """
 
-__all__ = ["logs", "metrics", "observers", "recorded_request", "recorder", "tracing", "triton_statistics"]
+__all__ = [
+    "live_samples",
+    "logs",
+    "metrics",
+    "observers",
+    "recorded_request",
+    "recorder",
+    "tracing",
+    "triton_statistics",
+]

@@ -221,6 +221,13 @@ def test_every_route_is_in_the_schema():
         "/admin/models/{name}/versions/{version}/readmit",
         "/admin/sessions",
         "/admin/groups/{group}",
+        "/admin/live",
+        "/admin/audit",
+        "/admin/models/{name}/timeline",
+        "/admin/models/{name}/tables",
+        "/admin/models/{name}/canaries",
+        "/admin/models/{name}/signature",
+        "/admin/models/{name}/try",
     }
     content = paths["/admin/models/{name}/deltas"]["post"]["requestBody"]["content"]
     assert content.keys() == {"application/octet-stream", "application/json"}

@@ -1,0 +1,88 @@
+"""The timeline of a version: its newest records as a person reads them, each with what became of it on this server.
+
+Read in any thread while the writer goes on: links and events are taken in one step each and never changed once they are
+there, so a timeline is at worst a record behind. It costs a walk over as many links as it tells of; no disk, no lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+from processor.chain.chain_record import DELTA, ChainRecord
+from processor.chain.history import History, Link
+from processor.versions.follower import Follower
+from processor.versions.served_version import ServedVersion
+from processor.watching.delta_log import DeltaEntry, score_shift
+
+MOST = 500
+STATES = SERVED, CURRENT, UNDONE, WAITS = "served", "current", "undone", "waits"
+"""Of a delta: a part of what is served, the newest of it, taken back, or not served yet."""
+
+
+def timeline(version: ServedVersion, follower: Follower, most: int) -> dict[str, Any]:
+    """The version's newest records, at most so many, the newest first; JSON-able."""
+    history, known = follower.ledger.history, follower.probation.log.entries()
+    links = [link for link in islice(reversed(history.links.values()), most) if link.record is not None]
+    records = [*(link.record for link in links if link.record), *islice(reversed(history.events), most)]
+    records = sorted(records, key=lambda record: record.number, reverse=True)[:most]
+    states = _states(history, links, version.digest)
+    number = version.manifest.version
+    return {
+        "model": version.manifest.model,
+        "version": number,
+        "generation": str(version.generation),
+        "published_at": version.manifest.created_at,
+        "chain": asdict(follower.status),
+        "gate": f"{number}.{history.gate.step}" if history.gate else None,
+        "first": f"{number}.{history.base.step}",
+        "entries": [_entry(version, record, states, known) for record in records],
+    }
+
+
+def _states(history: History, links: list[Link], served: str) -> dict[str, str]:
+    """The state of each link, by digest."""
+    if not links:
+        return {}
+    lowest = min(link.step for link in links)
+    states = {link.digest: UNDONE for link in links}
+    # What is in front of the one that is served waits; what is behind it is served.
+    state = WAITS if any(link.digest == served for link in history.back(history.head)) else SERVED
+    for link in history.back(history.head):
+        if link.step < lowest:
+            break
+        if link.digest == served:
+            state = SERVED
+        states[link.digest] = CURRENT if link.digest == served else state
+    return states
+
+
+def _entry(
+    version: ServedVersion, record: ChainRecord, states: dict[str, str], known: dict[str, DeltaEntry]
+) -> dict[str, Any]:
+    number = record.version
+    told: dict[str, Any] = {
+        "number": record.number,
+        "kind": record.kind,
+        "generation": f"{number}.{record.step}",
+        "parent": f"{number}.{record.parent_step}",
+        "at": record.at,
+        "reason": record.reason,
+    }
+    if record.kind != DELTA:
+        return told
+    here = known.get(record.digest)
+    return {
+        **told,
+        "digest": record.digest,
+        "nbytes": record.nbytes,
+        "state": states.get(record.digest, UNDONE),
+        "in_memory": version.step_of(record.digest) is not None,
+        "here": _here(here) if here else None,
+    }
+
+
+def _here(entry: DeltaEntry) -> dict[str, Any]:
+    figures = [figure._asdict() for figure in entry.figures]
+    return {**asdict(entry), "figures": figures, "score_shift": score_shift(entry.figures)}

@@ -1,0 +1,62 @@
+"""Bodies of the admin port: read within bounds, checked, answered as JSON, described in OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from fastapi import Path, Request
+from fastapi.responses import Response
+from pydantic import BaseModel
+
+from processor.errors import BadInput
+from serving.admin.validation import validated
+from serving.codecs.wire import Bound, dump_json, header_int
+from serving.http.asgi import MAX_LENGTH_HEADER
+
+MAX_JSON_NBYTES = 64 << 10
+
+Name = Annotated[str, Path(max_length=128)]
+Version = Annotated[int, Path(gt=0, lt=2**63)]
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def json_reply(document: Any) -> Response:
+    """A document that nobody keeps."""
+    return Response(dump_json(document), media_type="application/json", headers={"cache-control": "no-store"})
+
+
+async def read_whole(request: Request, max_nbytes: int) -> bytearray:
+    """The body; raises TooLarge as soon as it is known to be, and keeps nothing of it.
+
+    Grown chunk by chunk: joining the chunks of a large delta would hold the GIL, and with it the data port, for long.
+    """
+    declared = header_int(dict(request.headers.raw), b"content-length", MAX_LENGTH_HEADER)
+    bound = Bound(max_nbytes)
+    bound.check(declared or 0)
+    body = bytearray()
+    async for chunk in request.stream():
+        bound.check(len(body) + len(chunk), got="more")
+        body += chunk
+    return body
+
+
+async def read_json(request: Request, model: type[Body]) -> Body:
+    """A JSON body of at most MAX_JSON_NBYTES as `model`; raises BadInput, TooLarge."""
+    try:
+        document = orjson.loads(await read_whole(request, MAX_JSON_NBYTES))
+    except orjson.JSONDecodeError:
+        raise BadInput("body: a JSON object wanted") from None
+    return validated(document, model)
+
+
+def documented(model: type[BaseModel], **others: Any) -> dict[str, Any]:
+    """The OpenAPI entry of a body that the route reads itself, within its own limit."""
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": model.model_json_schema()}, **others},
+        }
+    }

@@ -1,0 +1,64 @@
+"""The audit trail: what was changed through this admin port lately, by whom, and what came of it.
+
+The log has a line of everything for good; the newest entries are kept in memory for whoever looks at the page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from processor.errors import FreshetError
+from serving.admin.admin_bodies import json_reply
+from serving.codecs.wire import show
+
+log = logging.getLogger("freshet.admin")
+
+MOST_ENTRIES, MOST_LETTERS = 100, 500
+
+
+class AuditTrail:
+    """The trail of one admin port."""
+
+    def __init__(self) -> None:
+        self._entries: deque[dict[str, Any]] = deque(maxlen=MOST_ENTRIES)
+
+    def add_to(self, app: FastAPI) -> None:
+        """Adds the trail's route."""
+        app.get("/admin/audit")(self.audit)
+
+    async def audit(self) -> Response:
+        """What was changed through this port since it was opened: the newest 100 changes, the newest first."""
+        return json_reply({"entries": list(self._entries)[::-1]})
+
+    async def run(self, request: Request, what: str, act: Callable[[], Any], executor: Executor | None = None) -> Any:
+        """Runs a change in a worker thread and writes one line about it, whatever comes of it."""
+        client = request.client.host if request.client else "?"
+        began_s = time.monotonic()
+
+        def note(outcome: str) -> None:
+            took_ms = round((time.monotonic() - began_s) * 1e3, 1)
+            entry = {"at": time.time(), "client": client, "what": what, "outcome": outcome, "took_ms": took_ms}
+            self._entries.append({k: v[:MOST_LETTERS] if isinstance(v, str) else v for k, v in entry.items()})
+
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(executor, act)
+        except FreshetError as error:
+            log.warning("%s: %s: refused: %s", client, what, show(str(error)))
+            note(f"refused: {error}")
+            raise
+        except Exception:
+            log.warning("%s: %s: failed", client, what)
+            note("failed")
+            raise
+        log.info("%s: %s: done", client, what)
+        note("done")
+        return result

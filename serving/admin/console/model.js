@@ -1,0 +1,94 @@
+// The page of one model: its head, its tabs, and a delta that is dropped on it.
+
+import { model as path } from "./api.js";
+import { ask } from "./actions.js";
+import { freshet } from "./commands.js";
+import { badge, button, h, replace } from "./dom.js";
+import { bytes, kindOf, number, seconds } from "./formats.js";
+import { explainView } from "./explain.js";
+import { tablesView } from "./tables.js";
+import { timelineView } from "./timeline.js";
+import { trafficView } from "./traffic.js";
+import { tryView } from "./tryit.js";
+
+const TABS = { timeline: ["Timeline", timelineView], traffic: ["Versions and traffic", trafficView], tables: ["Tables", tablesView], try: ["Try it", tryView], explain: ["Explain", explainView] };
+
+export function modelPage(name, tab, context) {
+  const [title, make] = TABS[tab] || TABS.timeline, known = TABS[tab] ? tab : "timeline";
+  const head = h("div", { class: "model-head" }), tabs = h("nav", { class: "tabs", "aria-label": `Views of ${name}` },
+    Object.entries(TABS).map(([key, [text]]) => h("a", { href: `#/models/${encodeURIComponent(name)}/${key}`, "aria-current": key === known ? "page" : null }, text)));
+  const file = h("input", { type: "file", hidden: true, onchange: () => { if (file.files.length) upload(file.files[0]); file.value = ""; } });
+  const picker = button("Apply a delta…", () => file.click(), { class: "main" });
+  const veil = h("div", { class: "veil", hidden: true }, h("p", {}, `Drop a delta to apply it to ${name}`));
+  const page = { name, context, version: null, upload };
+  const view = make(page);
+  const element = h("div", { class: "page" }, head, tabs, view.element, veil);
+  let shown = "";
+
+  async function upload(chosen) {
+    const reply = await ask({
+      title: `Apply ${chosen.name} to ${name}`, what: `${bytes(chosen.size)}. It is verified, looked at by the guard and, if nothing is wrong, served and made part of the chain on every server of the repository.`,
+      method: "POST", path: path(name, "/deltas"), file: chosen, verb: "Apply", cli: () => freshet("delta", "apply", name, chosen.name),
+      done: r => `${r.generation} is served: ${number(r.rows)} rows in ${Number(r.apply_ms).toFixed(1)} ms`,
+    });
+    if (reply) { await context.refresh(); if (view.look) view.look(); }
+  }
+
+  const over = event => { if ([...event.dataTransfer.types].includes("Files")) { event.preventDefault(); veil.hidden = false; } };
+  const leave = event => { if (!event.relatedTarget) veil.hidden = true; };
+  const drop = event => { event.preventDefault(); veil.hidden = true; if (event.dataTransfer.files.length) upload(event.dataTransfer.files[0]); };
+  addEventListener("dragover", over);
+  addEventListener("dragleave", leave);
+  addEventListener("drop", drop);
+
+  function update(state) {
+    const model = state.info.models[name];
+    if (!model) {
+      replace(head, h("h1", {}, name), h("p", { class: "problem" }, "The repository has no such model."));
+      return;
+    }
+    const version = model.generation ? model.generation.split(".")[0] : null, served = version ? model.served[version] : null;
+    const chain = served ? served.chain : null, live = state.samples.length ? state.samples[state.samples.length - 1].models[name] : null;
+    const facts = [
+      ["generation", model.generation || "none"], ["age", served ? seconds(Math.floor(served.age_s)) : "–"],
+      ["freshness", served && served.delta_count ? seconds(served.last_freshness_s) : "–"],
+      ["applied in", served && served.delta_count ? seconds(served.last_apply_ms / 1000) : "–"],
+      ["requests/s", live ? number(live.requests, live.requests < 10 ? 1 : 0) : "–"], ["digest", served ? served.digest.slice(0, 8) : "–"],
+    ];
+    const text = JSON.stringify([facts, chain]);
+    if (text !== shown) {
+      shown = text;
+      replace(head,
+        h("div", { class: "row between" },
+          h("h1", {}, name, " ", chain ? badge(chain.state, kindOf(chain.state)) : badge("not served", "bad")), h("div", { class: "row" }, picker, file)),
+        h("dl", { class: "facts" }, facts.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)))),
+        chain && chain.state !== "CURRENT" ? held(chain, version) : null);
+    }
+    if (view.update) view.update(model, state);
+  }
+
+  function held(chain, version) {
+    const decide = (what, danger) => async () => {
+      const reply = await ask({
+        title: what === "release" ? "Release what is held" : "Reject what is held",
+        what: what === "release" ? `${name} serves what waits behind the gate, on every server of the repository. Nothing of it is judged again.` : `${name} goes back to what is served: what is held is undone, on every server of the repository.`,
+        method: "POST", path: path(name, `/${what}`), body: { version: Number(version), reason: "" }, reason: true, danger, verb: what === "release" ? "Release" : "Reject",
+        cli: reason => freshet("delta", what, name, "--version", version, ...(reason ? ["--reason", reason] : [])), done: r => `${name} serves ${r.generation}`,
+      });
+      if (reply) { await context.refresh(); if (view.look) view.look(); }
+    };
+    return h("div", { class: `notice ${kindOf(chain.state)}`, role: "status" },
+      h("p", {}, h("b", {}, chain.state), `: ${chain.reason}`, chain.behind ? ` (${number(chain.behind)} behind)` : ""),
+      chain.state === "HELD" ? h("div", { class: "row" }, button("Release…", decide("release", false)), button("Reject…", decide("reject", true), { class: "danger" })) : null);
+  }
+
+  return {
+    element, title, update,
+    close() {
+      removeEventListener("dragover", over);
+      removeEventListener("dragleave", leave);
+      removeEventListener("drop", drop);
+      if (view.close) view.close();
+    },
+  };
+}

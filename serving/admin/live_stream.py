@@ -1,0 +1,111 @@
+"""GET /admin/live: the samples of serving.telemetry.live_samples as server-sent events.
+
+Invariants
+- At most MOST_STREAMS at once; who comes beyond that is told to come back (429). A stream is one request and no thread.
+- What a slow reader has not taken is not piled up: a sample is sent when the one before it was, with all that came
+  meanwhile, of which there are five minutes at most. Who takes nothing for SEND_S is left.
+- The end of the server ends every stream at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from fastapi import FastAPI
+from fastapi.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from processor.errors import Overloaded
+from serving.http.asgi import error_reply, reply
+from serving.telemetry.live_samples import LiveSample, LiveSamples
+
+MOST_STREAMS = 16
+SEND_S = 10.0
+# Whatever happens between, a reader hears something: a proxy would take a silent stream for a dead one.
+QUIET_S = 15.0
+FULL = Overloaded(f"live: at most {MOST_STREAMS} streams at once wanted", retry_after_s=5.0)
+
+
+class LiveStreams:
+    """The streams of one admin port."""
+
+    def __init__(self, samples: LiveSamples) -> None:
+        self._samples = samples
+        self.open = 0
+
+    def add_to(self, app: FastAPI) -> None:
+        """Adds the stream's route."""
+        events = {"description": "Events named sample.", "content": {"text/event-stream": {"schema": {}}}}
+        full = {"description": f"{MOST_STREAMS} streams are open."}
+        app.get("/admin/live", responses={200: events, 429: full}, response_class=Response)(self.live)
+
+    async def live(self) -> Response:
+        """Rates, latencies, errors and freshness as server-sent events: first the last five minutes, then a sample a
+        second."""
+        if self.open >= MOST_STREAMS:
+            raise FULL
+        return _Stream(self, self._samples)
+
+
+class _Stream(Response):
+    """One stream."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, streams: LiveStreams, samples: LiveSamples) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        self._streams, self._samples = streams, samples
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._streams.open >= MOST_STREAMS:
+            # Others have come since live() looked.
+            status, body, reply_headers = error_reply(FULL)
+            await reply(send, status, body, reply_headers)
+            return
+        self._streams.open += 1
+        woken, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def told() -> None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(woken.set)
+
+        looker = self._samples.look(told)
+        left = asyncio.create_task(_left(receive))
+        try:
+            await self._send(send, woken, left)
+        except TimeoutError:
+            # The client takes nothing. Nor would it take the end.
+            return
+        finally:
+            left.cancel()
+            self._samples.leave(looker)
+            self._streams.open -= 1
+
+    async def _send(self, send: Send, woken: asyncio.Event, left: asyncio.Task[None]) -> None:
+        headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        number, first = 0, True
+        while not (self._samples.closed or left.done()):
+            woken.clear()
+            samples = self._samples.since(number)
+            number = samples[-1].number if samples else number
+            body = b"".join(map(_event, samples)) or (b": nothing yet\n\n" if first else b": quiet\n\n")
+            first = False
+            message = {"type": "http.response.body", "body": body, "more_body": True}
+            await asyncio.wait_for(send(message), SEND_S)
+            waiting = asyncio.create_task(woken.wait())
+            await asyncio.wait({waiting, left}, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+        if not left.done():
+            await asyncio.wait_for(send({"type": "http.response.body", "body": b""}), SEND_S)
+
+
+async def _left(receive: Receive) -> None:
+    """Returns when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _event(sample: LiveSample) -> bytes:
+    return b"event: sample\nid: %d\ndata: %b\n\n" % (sample.number, sample.data)

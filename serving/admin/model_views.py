@@ -1,0 +1,64 @@
+"""What people ask of one model: its timeline, its tables, who is on trial, and how a request to it looks. Reads alone.
+
+None of it takes a model's lock or asks the workers for anything they do not report anyway, and each is bounded, so a
+page may ask while the model is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import FastAPI, Query
+from fastapi.responses import Response
+
+from processor.overview import describe_tables, describe_trials
+from processor.versions.routes import find
+from processor.versions.timeline import MOST
+from serving.admin.admin_bodies import Name, json_reply
+from serving.admin.example_requests import ExampleRequests
+from serving.lifecycle import Availability
+
+if TYPE_CHECKING:
+    from processor.versions.host import ModelHost
+
+Loaded = Annotated[int | None, Query(gt=0, lt=2**63, description="Of which version; by default what stands for it.")]
+Most = Annotated[int, Query(gt=0, le=MOST, description="How many records.")]
+
+
+class ModelViews:
+    """The views of one server's models."""
+
+    def __init__(
+        self,
+        lifecycle: Availability[ModelHost],
+        examples: ExampleRequests,
+        data_address: tuple[str, int] | None = None,
+    ) -> None:
+        """data_address: where the data port listens."""
+        self._lifecycle, self._examples = lifecycle, examples
+        self._data_port = data_address[1] if data_address else None
+
+    def add_to(self, app: FastAPI) -> None:
+        """Adds the views' routes."""
+        for what in (self.timeline, self.tables, self.canaries, self.signature):
+            app.get(f"/admin/models/{{name}}/{what.__name__}")(what)
+
+    async def timeline(self, name: Name, version: Loaded = None, most: Most = 200) -> Response:
+        """The newest records of a version's chain, each delta with what became of it on this server."""
+        model = find(self._lifecycle.processor().catalogue, name)
+        return json_reply(await asyncio.to_thread(model.timeline, model.pick(version).manifest.version, most))
+
+    async def tables(self, name: Name, version: Loaded = None) -> Response:
+        """The tables of a version: rows, memory, and how many lookups found no row."""
+        return json_reply(await asyncio.to_thread(describe_tables, self._lifecycle.processor(), name, version))
+
+    async def canaries(self, name: Name) -> Response:
+        """Who is on trial, and the evidence for and against it beside the bounds."""
+        return json_reply(await asyncio.to_thread(describe_trials, self._lifecycle.processor(), name))
+
+    async def signature(self, name: Name, version: Loaded = None) -> Response:
+        """Inputs and outputs of a version, with an example of a request: recorded, or made up."""
+        version_ = find(self._lifecycle.processor().catalogue, name).pick(version)
+        told: dict[str, Any] = await asyncio.to_thread(self._examples.signature, version_)
+        return json_reply({**told, "data_port": self._data_port})

@@ -1,0 +1,101 @@
+"""POST /admin/models/{name}/try: one predict request, handed to the server's own data port and computed as any other.
+
+The page is of another origin than the data port, which is opened to no other site for it. The body goes on as it came,
+so whatever a prediction is refused for refuses this one. Where workers answer, one of them answers this.
+
+Bounded: MOST_CALLS at once, a body of MAX_BODY_NBYTES, a reply of MAX_REPLY_NBYTES, CALL_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import time
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote
+
+import orjson
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import Response
+
+from processor.errors import BadInput, NotReady, Overloaded, TooLarge
+from serving.admin.admin_bodies import Name, read_whole
+
+MOST_CALLS = 2
+MAX_BODY_NBYTES, MAX_REPLY_NBYTES = 1 << 20, 8 << 20
+CALL_S = 10.0
+ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+Loaded = Annotated[int | None, Query(gt=0, lt=2**63, description="The version to ask.")]
+Labelled = Annotated[str | None, Query(max_length=128, description="The label to ask.")]
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class TryCalls:
+    """Calls of one server's data port. address: where it listens; None where there is none to ask."""
+
+    def __init__(self, address: tuple[str, int] | None) -> None:
+        self._address = address and (ANY.get(address[0], address[0]), address[1])
+        self._open = 0
+
+    def add_to(self, app: FastAPI) -> None:
+        """Adds the route."""
+        content = {"application/json": {"schema": {"type": "object", "description": "As :predict takes it."}}}
+        extra = {"requestBody": {"required": True, "content": content}}
+        full: dict[int | str, dict[str, Any]] = {
+            429: {"description": f"{MOST_CALLS} are tried, or the data port sheds."}
+        }
+        app.post("/admin/models/{name}/try", openapi_extra=extra, responses=full)(self.attempt)
+
+    async def attempt(self, name: Name, request: Request, version: Loaded = None, label: Labelled = None) -> Response:
+        """Has the data port answer one predict request, and says which generation did."""
+        if version is not None and label is not None:
+            raise BadInput("try: a version or a label wanted, got both")
+        if self._address is None:
+            raise NotReady("try: there is no data port to ask")
+        if self._open >= MOST_CALLS:
+            raise Overloaded(f"try: at most {MOST_CALLS} at once wanted")
+        self._open += 1
+        try:
+            body = bytes(await read_whole(request, MAX_BODY_NBYTES))
+            which = (
+                f"/versions/{version}" if version is not None else f"/labels/{quote(label, safe='')}" if label else ""
+            )
+            path = f"/v1/models/{quote(name, safe='')}{which}:predict"
+            began_s = time.perf_counter()
+            answer = await asyncio.to_thread(_call, self._address, path, body)
+            took_ms = round((time.perf_counter() - began_s) * 1e3, 3)
+        finally:
+            self._open -= 1
+        if answer.status != 200:
+            return Response(answer.body, answer.status, media_type="application/json")
+        told: dict[str, Any] = {
+            "generation": answer.headers.get("x-model-generation"),
+            "digest": answer.headers.get("x-model-digest"),
+            "took_ms": took_ms,
+            "reply": orjson.Fragment(answer.body),
+        }
+        return Response(orjson.dumps(told), media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def _call(address: tuple[str, int], path: str, body: bytes) -> _Answer:
+    """One request on a connection of its own; raises NotReady, TooLarge."""
+    connection = http.client.HTTPConnection(*address, timeout=CALL_S)
+    try:
+        headers = {"content-type": "application/json", "x-model-digest": "1", "connection": "close"}
+        connection.request("POST", path, body, headers)
+        reply = connection.getresponse()
+        data = reply.read(MAX_REPLY_NBYTES + 1)
+        found = {name.lower(): value for name, value in reply.getheaders()}
+    except (OSError, http.client.HTTPException):
+        raise NotReady("try: the data port does not answer") from None
+    finally:
+        connection.close()
+    if len(data) > MAX_REPLY_NBYTES:
+        raise TooLarge(f"try: a reply of at most {MAX_REPLY_NBYTES} bytes wanted; ask for fewer rows")
+    return _Answer(reply.status, found, data)

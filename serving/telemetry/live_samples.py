@@ -1,0 +1,216 @@
+"""What a server does now, and did in the last five minutes: rates, latencies, errors, freshness. For a page that looks.
+
+Invariants
+- One sampler a server, on a thread of its own: once a second while somebody looks, every IDLE_S else, so that who opens
+  a page finds the last minutes. What has been counted is read as for /metrics; nothing is counted for it.
+- Bounded: five minutes of samples, each of at most MOST_MODELS models (those that are asked most), each a few hundred
+  bytes of JSON that are made once for all who look.
+- A sample tells of the time since the one before it; where counting began anew (a restarted process) of nothing.
+
+What it costs: with a page open 3 to 6 ms of processor time a second, of all processes together (docs/console.md).
+
+Refused: sampling in the page (two pages are two samplers, and the history is gone when a page is closed); sleeping for
+good while nobody looks (an incident is over by the time that the page is open); histograms by model (a label more for
+every request).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from processor.errors import FreshetError
+from processor.watching.keeper import Keeper
+from serving.lifecycle import Availability
+from serving.telemetry.metrics import BOUNDS_S, Counts, Metrics
+
+if TYPE_CHECKING:
+    from processor.versions.host import ModelHost
+
+log = logging.getLogger("freshet.live")
+
+LOOK_S, IDLE_S = 1.0, 5.0
+KEPT_S = 300.0
+MOST_MODELS = 32
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+# Requests that are no predictions: health, metrics, metadata.
+OTHER = "http"
+
+
+class LiveSample(NamedTuple):
+    """One sample. number: of this server's, ascending. data: as JSON."""
+
+    number: int
+    at_s: float
+    data: bytes
+
+
+class _Counted(NamedTuple):
+    """What had been counted at a time. codes, models: by status and by name; models: requests and rows."""
+
+    at_s: float
+    histogram: list[int]
+    codes: dict[int, int]
+    models: dict[str, tuple[int, int]]
+
+
+class LiveSamples:
+    """The samples of one server. start() begins to take them, close() ends it."""
+
+    def __init__(
+        self,
+        lifecycle: Availability[ModelHost],
+        metrics: Metrics,
+        now_s: Callable[[], float] = time.monotonic,
+        unix_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._lifecycle, self._metrics, self._now_s, self._unix_s = lifecycle, metrics, now_s, unix_s
+        self._samples: deque[LiveSample] = deque()
+        self._numbers = itertools.count(1)
+        self._before: _Counted | None = None
+        self._lock = threading.Lock()
+        self._lookers: dict[object, Callable[[], None]] = {}
+        self._keeper = Keeper(self._tend, IDLE_S, LOOK_S, "freshet-live")
+        self.closed = False
+
+    def start(self) -> None:
+        """Begins to take samples."""
+        self._keeper.start()
+
+    def close(self) -> None:
+        """Nothing is sampled any more; everybody who looks is told."""
+        self.closed = True
+        if self._keeper.is_alive():
+            self._keeper.close()
+        self._tell()
+
+    def look(self, told: Callable[[], None]) -> object:
+        """Begins to look: told is called, on the sampler's thread, after each sample and at the end. Returns what
+        leave() takes."""
+        looker = object()
+        with self._lock:
+            self._lookers[looker] = told
+        return looker
+
+    def leave(self, looker: object) -> None:
+        with self._lock:
+            self._lookers.pop(looker, None)
+
+    @property
+    def lookers(self) -> int:
+        return len(self._lookers)
+
+    def since(self, number: int) -> list[LiveSample]:
+        """The samples after one; all there are, after 0."""
+        with self._lock:
+            return [sample for sample in self._samples if sample.number > number]
+
+    def take(self) -> None:
+        """Takes one sample."""
+        try:
+            document = self._document()
+        except FreshetError:
+            # Loading or closed.
+            return
+        now_s = self._now_s()
+        with self._lock:
+            self._samples.append(LiveSample(next(self._numbers), now_s, orjson.dumps(document)))
+            while now_s - self._samples[0].at_s > KEPT_S:
+                self._samples.popleft()
+        self._tell()
+
+    def _tend(self) -> bool:
+        try:
+            self.take()
+        except Exception:
+            log.exception("no sample could be taken")
+        return bool(self._lookers)
+
+    def _tell(self) -> None:
+        with self._lock:
+            lookers = list(self._lookers.values())
+        for told in lookers:
+            told()
+
+    def _document(self) -> dict[str, Any]:
+        processor = self._lifecycle.processor()
+        now, before = _counted(self._metrics.counts(), self._now_s()), self._before
+        self._before = now
+        since_s = now.at_s - before.at_s if before is not None else 0.0
+        codes = _gained(now.codes, before.codes) if before is not None else {}
+        histogram = [a - b for a, b in zip(now.histogram, before.histogram)] if before is not None else []
+        groups = processor.group_stats().values()
+        return {
+            "at": self._unix_s(),
+            "since_s": since_s,
+            "ready": self._lifecycle.ready,
+            "requests": _rate(sum(codes.values()), since_s),
+            "codes": {str(code): _rate(count, since_s) for code, count in sorted(codes.items()) if count},
+            "latency_ms": _latencies_ms(histogram),
+            "queue_rows": sum(group.queue_rows for group in groups),
+            "sessions": sum(group.sessions for group in groups),
+            "models": self._models(processor, now, before, since_s),
+        }
+
+    def _models(
+        self, processor: ModelHost, now: _Counted, before: _Counted | None, since_s: float
+    ) -> dict[str, dict[str, Any]]:
+        told = {}
+        busiest = sorted(processor.catalogue, key=lambda name: -now.models.get(name, (0, 0))[0])
+        for name in busiest[:MOST_MODELS]:
+            model = processor.catalogue[name]
+            version = model.pick() if model.ready else None
+            requests, rows = now.models.get(name, (0, 0))
+            was = before.models.get(name, (0, 0)) if before is not None else (requests, rows)
+            chain = model.chain(version.generation.version) if version is not None else None
+            told[name] = {
+                "requests": _rate(requests - was[0], since_s),
+                "rows": _rate(rows - was[1], since_s),
+                "generation": str(version.generation) if version is not None else None,
+                "state": chain.state if chain is not None else None,
+                "age_s": round(max(0.0, self._unix_s() - version.published_at), 3) if version is not None else None,
+                "freshness_s": (
+                    round(version.last_freshness_s, 4) if version is not None and version.delta_count else None
+                ),
+            }
+        return told
+
+
+def _counted(counts: Counts, at_s: float) -> _Counted:
+    histogram, codes = [0] * (len(BOUNDS_S) + 1), dict[int, int]()
+    for protocol, code, numbers, _ in counts.series():
+        if protocol != OTHER:
+            histogram = [a + b for a, b in zip(histogram, numbers)]
+            codes[code] = codes.get(code, 0) + sum(numbers)
+    return _Counted(at_s, histogram, codes, {name: (requests, rows) for name, requests, rows in counts.predictions()})
+
+
+def _gained(now: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]:
+    return {key: max(0, count - before.get(key, 0)) for key, count in now.items()}
+
+
+def _rate(count: int, since_s: float) -> float:
+    return round(max(0, count) / since_s, 2) if since_s > 0 else 0.0
+
+
+def _latencies_ms(counts: Sequence[int]) -> dict[str, float] | None:
+    """Percentiles of a histogram with BOUNDS_S, straight lines within a bin; None where there is nothing."""
+    whole = sum(counts)
+    if whole <= 0 or min(counts) < 0:
+        return None
+    edges = (0.0, *BOUNDS_S, BOUNDS_S[-1])
+    ends = list(itertools.accumulate(counts))
+    found = {}
+    for name, share in SHARES.items():
+        wanted = share * whole
+        at = next(n for n, end in enumerate(ends) if end >= wanted)
+        part = (wanted - (ends[at] - counts[at])) / counts[at] if counts[at] else 0.0
+        found[name] = round((edges[at] + (edges[at + 1] - edges[at]) * part) * 1e3, 3)
+    return found

@@ -1,0 +1,19 @@
+"""Bodies are read within bounds, and what is wrong with one is one line."""
+
+from serving.admin.admin_bodies import MAX_JSON_NBYTES, documented
+from serving.admin.validation import Strict
+from tests.serving.admin.fakes import Client
+
+
+class Wanted(Strict):
+    sessions: int
+
+
+def test_a_body_that_is_too_long_is_refused_before_it_is_read():
+    reply = Client()("PUT", "/admin/sessions", content=b"{" + b" " * MAX_JSON_NBYTES)
+    assert (reply.status_code, f"at most {MAX_JSON_NBYTES}" in reply.json()["error"]) == (413, True)
+
+
+def test_a_body_is_described():
+    content = documented(Wanted)["requestBody"]["content"]
+    assert content["application/json"]["schema"]["required"] == ["sessions"]

@@ -1,0 +1,73 @@
+"""A request to begin with: recorded where there is one, else made up of ids that have rows."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from processor.columns import Ragged, Strings
+from processor.engine import PredictReply, PredictRequest
+from processor.features.limits import DEFAULTS
+from processor.generation import Generation
+from processor.package.manifest import Input
+from serving.admin.example_requests import ExampleRequests, _text
+from serving.codecs.tfs_rest import decode
+from serving.telemetry.recorder import Recorder
+from tests.packages import make_inputs, write_package
+from tests.serving.admin.test_model_views import processor  # noqa: F401
+
+
+@pytest.fixture
+def version(processor):  # noqa: F811
+    return processor.catalogue["small"].pick(1)
+
+
+def body(told):
+    return (
+        "{" + f'"inputs": {{{", ".join(json.dumps(i["name"]) + ":" + i["example"] for i in told["inputs"])}}}' + "}"
+    ).encode()
+
+
+def test_what_is_made_up_is_a_request_whose_ids_have_rows(version, processor):  # noqa: F811
+    told = ExampleRequests().signature(version)
+    inputs, _ = decode(body(told), {}, version.manifest, DEFAULTS)
+    processor.process(PredictRequest("small", inputs, version=1))
+    assert processor.lookups(version)[0].tolist() == [3, 0]
+
+
+def test_a_recorded_request_comes_first(version, tmp_path):
+    recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 20, "w0")
+    inputs = make_inputs([7, 8])
+    reply = PredictReply({"score": np.zeros((2, 1), np.float32)}, Generation(1, 0), "small")
+    recorder._offer(PredictRequest("small", inputs), version.manifest, 2, reply)
+    recorder.close()
+    told = ExampleRequests(str(tmp_path / "recordings")).signature(version)
+    assert told["source"] == "recorded"
+    assert told["inputs"][0]["example"] == "[7,8]"
+
+
+def test_a_folder_of_rubbish_is_an_example_less(version, tmp_path):
+    (tmp_path / "small-x.parquet").write_bytes(b"PAR1rubbish")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "small-y.parquet")
+    assert ExampleRequests(str(tmp_path)).signature(version)["source"] == "made up"
+    assert ExampleRequests(str(tmp_path / "none")).signature(version)["source"] == "made up"
+
+
+def test_values_are_json_to_the_last_digit_and_few():
+    ids = np.array([2**63 - 1, -(2**63), 2**53 + 1, 4], np.int64)
+    assert _text(ids, Input("user", "int64")) == "[9223372036854775807,-9223372036854775808,9007199254740993]"
+    ragged = Ragged(np.arange(100, dtype=np.int64), np.array([0, 90, 95, 100]))
+    assert [len(row) for row in json.loads(_text(ragged, Input("seen", "int64", ragged=True)))] == [24, 5, 5]
+    words = Strings.of([b"caf\xc3\xa9", b"\xff\xfe", b"x", b"y"])
+    assert json.loads(_text(words, Input("word", "string"))) == ["café", {"b64": "//4="}, "x"]
+    assert json.loads(_text(words, Input("word", "string", columns=2)))[1] == ["x", "y"]
+    floats = np.array([[0.1, np.nan], [np.inf, 2.0]], np.float32)
+    assert _text(floats, Input("f", "float32", columns=2)) == "[[0.1,0.0],[0.0,2.0]]"
+
+
+def test_a_table_gives_ids_that_it_has(tmp_path, version):
+    assert set(version.tables["user"].some_keys(5).tolist()) <= set(range(20))
+    assert len(version.tables["user"].some_keys(5)) == 5
+    write_package(tmp_path / "empty", users=())

@@ -1,0 +1,143 @@
+"""The stream of samples: the history first, so many at once, no slow reader is waited for, and the end ends it."""
+
+import asyncio
+
+import orjson
+import pytest
+
+from processor.errors import Overloaded
+from serving.admin import live_stream
+from serving.admin.live_stream import MOST_STREAMS, LiveStreams
+from tests.serving.telemetry.test_live_samples import Watched
+from tests.waiting import PAUSE_S
+
+
+class Reader:
+    """Who reads one stream. slow: takes nothing after the beginning."""
+
+    def __init__(self, slow=False):
+        self.sent, self.slow, self.gone = [], slow, asyncio.Event()
+
+    async def receive(self):
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message):
+        if self.slow and message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+        self.sent.append(message)
+
+    @property
+    def samples(self):
+        text = b"".join(m.get("body", b"") for m in self.sent).decode()
+        return [orjson.loads(line[6:]) for line in text.split("\n") if line.startswith("data: ")]
+
+
+async def begun(streams, reader):
+    reply = await streams.live()
+    return asyncio.create_task(reply({"type": "http"}, reader.receive, reader.send))
+
+
+async def soon(condition):
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(PAUSE_S)
+    raise AssertionError("waited too long")
+
+
+def test_a_stream_begins_with_what_there_was_and_goes_on():
+    async def read():
+        server, reader = Watched(), Reader()
+        streams = LiveStreams(server.samples)
+        for _ in range(3):
+            server.take()
+        task = await begun(streams, reader)
+        await soon(lambda: len(reader.samples) == 3)
+        await asyncio.to_thread(server.take)
+        await soon(lambda: len(reader.samples) == 4)
+        assert reader.sent[0]["status"] == 200
+        assert dict(reader.sent[0]["headers"])[b"content-type"].startswith(b"text/event-stream")
+        assert b"content-length" not in dict(reader.sent[0]["headers"])
+        reader.gone.set()
+        await asyncio.wait_for(task, 5)
+        assert (streams.open, server.samples.lookers) == (0, 0)
+
+    asyncio.run(read())
+
+
+def test_a_server_without_samples_says_something_at_once():
+    async def read():
+        server, reader = Watched(), Reader()
+        task = await begun(LiveStreams(server.samples), reader)
+        await soon(lambda: len(reader.sent) == 2)
+        assert reader.sent[1]["body"].startswith(b": ")
+        reader.gone.set()
+        await asyncio.wait_for(task, 5)
+
+    asyncio.run(read())
+
+
+def test_there_are_so_many_streams_and_a_place_is_free_again_once_one_ends():
+    async def read():
+        server = Watched()
+        streams, readers = LiveStreams(server.samples), [Reader() for _ in range(MOST_STREAMS)]
+        tasks = [await begun(streams, reader) for reader in readers]
+        await soon(lambda: streams.open == MOST_STREAMS)
+        with pytest.raises(Overloaded):
+            await streams.live()
+        readers[0].gone.set()
+        await asyncio.wait_for(tasks[0], 5)
+        await streams.live()
+        server.samples.close()
+        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        assert all(reader.sent[-1].get("more_body") is None for reader in readers[1:]), "each is ended in order"
+        assert streams.open == 0
+
+    asyncio.run(read())
+
+
+def test_many_that_come_at_the_same_moment_are_no_more_than_there_may_be():
+    async def read():
+        server = Watched()
+        streams, reader = LiveStreams(server.samples), Reader()
+        replies = [await streams.live() for _ in range(3 * MOST_STREAMS)]
+        sent = [Reader() for _ in replies]
+        tasks = [asyncio.create_task(r({"type": "http"}, s.receive, s.send)) for r, s in zip(replies, sent)]
+        await soon(lambda: all(s.sent for s in sent))
+        assert streams.open <= MOST_STREAMS
+        assert sorted({s.sent[0]["status"] for s in sent}) == [200, 429]
+        server.samples.close()
+        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        assert reader.sent == []
+
+    asyncio.run(read())
+
+
+def test_who_takes_nothing_is_left(monkeypatch):
+    monkeypatch.setattr(live_stream, "SEND_S", 0.02)
+
+    async def read():
+        server, reader = Watched(), Reader(slow=True)
+        server.take()
+        streams = LiveStreams(server.samples)
+        task = await begun(streams, reader)
+        await asyncio.wait_for(task, 5)
+        assert (streams.open, server.samples.lookers) == (0, 0)
+
+    asyncio.run(read())
+
+
+def test_a_slow_reader_gets_what_came_meanwhile_at_once():
+    async def read():
+        server, reader = Watched(), Reader()
+        task = await begun(LiveStreams(server.samples), reader)
+        await soon(lambda: len(reader.sent) == 2)
+        for _ in range(5):
+            server.take()
+        await soon(lambda: len(reader.samples) == 5)
+        assert len(reader.sent) <= 4
+        reader.gone.set()
+        await asyncio.wait_for(task, 5)
+
+    asyncio.run(read())
