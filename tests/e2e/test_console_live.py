@@ -1,0 +1,326 @@
+"""The console in a browser, on a real server: what a person does there, that it fits, and that anybody can use it."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import console_pages
+from tests.console_pages import SIZES, VIEWS, overflowing, page_of, show
+from tests.console_stage import MODEL, Stage, held, played
+from tests.e2e.explanation import CANNED, LONG
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.long,
+    pytest.mark.skipif(bool(console_pages.missing()), reason=console_pages.missing()),
+]
+AXE = Path(os.environ.get("FRESHET_AXE", Path(__file__).parents[2] / "build" / "axe" / "axe.min.js"))
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def opened():
+    with console_pages.browser() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    with Stage(tmp_path_factory.mktemp("stage")) as one:
+        played(one)
+        yield one
+
+
+@pytest.fixture
+def page(opened, stage):
+    with page_of(opened, stage.address) as one:
+        yield one
+        assert one.troubles == []
+
+
+def answer(page, verb, reason=None):
+    """Says yes to what is asked; returns the command lines that were shown."""
+    dialog = page.locator("dialog[open]")
+    dialog.wait_for()
+    if reason:
+        dialog.get_by_label("Reason").fill(reason)
+    lines = dialog.locator("pre").all_inner_texts()
+    dialog.get_by_role("button", name=verb, exact=True).click()
+    dialog.wait_for(state="hidden")
+    return lines
+
+
+def canned(page):
+    """Has the page's explanations answered by a canned one."""
+    asked = []
+
+    def explain(route):
+        asked.append(route.request.post_data)
+        route.fulfill(json=CANNED)
+
+    page.route("**/explain", explain)
+    return asked
+
+
+def test_the_overview_tells_of_rates_models_and_workers(page):
+    show(page, "overview")
+    until(lambda: page.locator(".figures b").first.inner_text() not in ("–", "0"), lambda: page.wait_for_timeout(50))
+    assert page.locator(".card").count() == 2
+    assert "worker 1" in page.inner_text("main")
+    assert page.locator("#state").inner_text() == "ready"
+    page.get_by_role("link", name=MODEL, exact=True).click()
+    page.wait_for_selector(".timeline li")
+    assert page.title() == "ctr · Timeline · Freshet"
+
+
+def test_a_delta_is_dropped_served_and_rolled_back(page, stage):
+    before, path = stage.generation(), stage.delta()
+    show(page, "timeline")
+    data = page.evaluate_handle(
+        """([name, bytes]) => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([new Uint8Array(bytes)], name));
+            return transfer;
+        }""",
+        [path.name, list(path.read_bytes())],
+    )
+    page.dispatch_event("main", "dragover", {"dataTransfer": data})
+    assert page.locator(".veil").is_visible()
+    page.dispatch_event("main", "drop", {"dataTransfer": data})
+    lines = answer(page, "Apply")
+    assert lines[0].startswith(f"freshet delta apply ctr {path.name} --admin ")
+    assert "--data-binary" in lines[1]
+    after = stage.generation()
+    assert after != before
+    page.locator(f".timeline .current .generation:text-is('{after}')").wait_for()
+    page.get_by_role("button", name=f"Roll back to here: {before}", exact=True).click()
+    lines = answer(page, "Roll back", reason="it's a test")
+    assert lines[0].startswith(f"freshet delta rollback ctr {before} --reason 'it'\\''s a test' --admin ")
+    assert stage.generation() == before
+    page.locator(f".timeline .current .generation:text-is('{before}')").wait_for()
+    assert "it's a test" in page.inner_text(".timeline")
+    show(page, "overview")
+    page.get_by_text(f"roll 'ctr' back to {before}").first.wait_for()
+
+
+def test_what_is_asked_can_be_declined_and_changes_nothing(page, stage):
+    before = stage.generation()
+    show(page, "timeline")
+    page.locator("button.back").first.click()
+    page.keyboard.press("Escape")
+    page.locator("dialog[open]").wait_for(state="hidden")
+    assert stage.generation() == before
+
+
+def test_a_file_that_is_no_delta_is_refused_in_words(page, stage, tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(b"nothing of the kind")
+    show(page, "timeline")
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Apply a delta…").click()
+    chooser.value.set_files(tmp_path / "x.safetensors")
+    page.get_by_role("button", name="Apply", exact=True).click()
+    alert = page.locator("dialog [role=alert]")
+    until(lambda: alert.inner_text() != "", lambda: page.wait_for_timeout(20))
+    page.get_by_role("button", name="Cancel").click()
+    page.troubles.clear()
+
+
+def test_a_split_is_changed_and_labels_are_set(page, stage):
+    show(page, "traffic")
+    page.get_by_label("Weight of canary").fill("30")
+    page.get_by_label("Weight of stable").fill("70")
+    page.get_by_role("button", name="Change the split…").click()
+    lines = answer(page, "Change")
+    assert '"split":{"stable":70,"canary":30}' in lines[0]
+    assert stage.model()["shares"] == {"1": pytest.approx(0.7), "2": pytest.approx(0.3)}
+    page.get_by_text("30.0 %").first.wait_for()
+    page.get_by_label("Label", exact=True).fill("next")
+    page.get_by_role("button", name="Set…").click()
+    answer(page, "Point")
+    assert stage.model()["labels"]["next"] == 2
+    page.get_by_text("since the trial began").wait_for()
+    assert page.get_by_text("Version 2 against version 1").is_visible()
+
+
+def test_a_request_is_tried_as_it_was_typed(page, stage):
+    show(page, "try")
+    page.get_by_label("user", exact=False).first.fill(f"[{LONG}, 3, 4]")
+    assert LONG in page.locator("pre").first.inner_text()
+    page.get_by_role("button", name="Send").click()
+    page.wait_for_selector(".result table")
+    assert page.locator(".result tbody tr").count() == 3
+    assert page.locator(".result dd").first.inner_text() in (stage.generation(), "2.0")
+    page.get_by_label("user", exact=False).first.fill('["a"]')
+    page.get_by_role("button", name="Send").click()
+    page.locator(".result .problem").wait_for()
+    assert page.locator(".result .problem").inner_text().startswith("400: ")
+    page.troubles.clear()
+    page.get_by_label("user", exact=False).first.fill("[1, 2, 3]")
+    python = page.locator("pre").nth(1).inner_text()
+    compile(python, "shown", "exec")
+
+
+def test_an_explanation_is_shown_side_by_side(page, stage):
+    asked = canned(page)
+    show(page, "explain")
+    page.wait_for_function("document.querySelectorAll('select')[1].options.length > 2")
+    page.get_by_role("button", name="Explain", exact=True).click()
+    page.wait_for_selector(".features")
+    body = json.loads(asked[0])
+    assert body["inputs"].keys() == {"user", "tags", "floats"}
+    assert re.fullmatch(r"1\.\d+", body["against"])
+    text = page.inner_text("main")
+    for said in ("0.067425", "0.0601", "feature user", "+0.00610", "−0.00200", LONG, "delta 21", "default: no row"):
+        assert said in text
+    assert overflowing(page) == []
+
+
+def test_a_score_is_explained_under_two_generations_by_the_server_itself(page, stage):
+    show(page, "explain")
+    page.wait_for_function("document.querySelectorAll('select')[1].options.length > 4")
+    page.get_by_label("Against").select_option(index=4)
+    against = page.get_by_label("Against").input_value()
+    page.get_by_role("button", name="Explain", exact=True).click()
+    page.wait_for_selector(".features")
+    text = page.inner_text("main")
+    assert f"As of {stage.generation()}" in text
+    assert f"Against {against}" in text
+    assert "What moved the score" in text
+    assert overflowing(page) == []
+
+
+def test_what_is_held_is_shown_and_rejected(page, stage):
+    before = stage.generation()
+    held(stage)
+    show(page, "timeline")
+    page.get_by_role("button", name="Reject…").click()
+    lines = answer(page, "Reject", reason="seen")
+    assert lines[0].startswith("freshet delta reject ctr --version 1 --reason seen")
+    until(lambda: stage.model()["served"]["1"]["chain"]["state"] == "CURRENT")
+    assert stage.generation() == before
+    page.locator(".notice").wait_for(state="hidden")
+    assert page.locator(".timeline .undone").count() >= 1
+
+
+def test_sessions_are_resized(page, stage):
+    show(page, "overview")
+    page.get_by_label("Sessions of default").fill("3")
+    page.get_by_role("button", name="Set").click()
+    lines = answer(page, "Resize")
+    assert lines[0].endswith("-X PUT")
+    groups = json.loads(stage.server.get("/admin/models", admin=True)[2])["groups"]
+    assert groups["default"]["sessions"] == 6
+
+
+def test_the_keyboard_alone_rolls_back(page, stage):
+    stage.feed(1)
+    before = stage.generation()
+    show(page, "timeline")
+    wanted = f"1.{int(before.split('.')[1]) - 1}"
+    until(
+        lambda: page.evaluate("document.activeElement.getAttribute('aria-label') || ''").startswith("Roll back to"),
+        lambda: page.keyboard.press("Tab"),
+    )
+    page.keyboard.press("Enter")
+    page.keyboard.type("by hand")
+    page.keyboard.press("Tab")
+    until(
+        lambda: page.evaluate("document.activeElement.textContent") == "Roll back", lambda: page.keyboard.press("Tab")
+    )
+    page.keyboard.press("Enter")
+    page.locator("dialog[open]").wait_for(state="hidden")
+    until(lambda: stage.generation() != before)
+    assert stage.generation().split(".")[1] <= wanted.split(".")[1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("view", VIEWS)
+def test_nothing_overflows(opened, stage, view, size):
+    with page_of(opened, stage.address, size) as page:
+        canned(page)
+        show(page, view)
+        if view == "explain":
+            page.get_by_role("button", name="Explain", exact=True).click()
+            page.wait_for_selector(".features")
+        page.wait_for_timeout(300)
+        assert overflowing(page) == []
+        if view == "timeline":
+            page.locator(".timeline summary").first.click()
+            page.locator("button.back:visible, button.main").first.click()
+            assert overflowing(page) == []
+        assert page.troubles == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", [*VIEWS, "action"])
+def test_axe_finds_nothing_serious(opened, stage, view, scheme):
+    if not AXE.exists():
+        pytest.skip("axe-core is not there: make console-axe")
+    with page_of(opened, stage.address, "desktop", scheme, bypass_csp=True) as page:
+        canned(page)
+        show(page, "timeline" if view == "action" else view)
+        if view == "explain":
+            page.get_by_role("button", name="Explain", exact=True).click()
+            page.wait_for_selector(".features")
+        if view == "timeline":
+            page.locator(".timeline summary").first.click()
+        if view == "action":
+            page.locator("button.back").first.click()
+        page.evaluate(AXE.read_text())
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+        assert [(v["id"], v["nodes"][0]["html"], v["help"]) for v in serious] == []
+        assert len(found["passes"]) > 10
+
+
+def test_a_token_is_asked_for_and_kept_for_the_tab(opened, tmp_path):
+    stage = Stage(tmp_path, "--workers", "1", "--admin-token", "s3cret", pause_s=0.05)
+    with stage, page_of(opened, stage.address) as page:
+        page.get_by_label("Admin token").fill("wrong")
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_text("This token is not the server's.").wait_for()
+        page.get_by_label("Admin token").fill("s3cret")
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_selector(".card .spark")
+        page.reload()
+        page.wait_for_selector(".card .spark")
+        show(page, "timeline")
+        page.get_by_role("button", name="Apply a delta…").wait_for()
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Admin token").wait_for()
+        assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_server_that_does_not_answer_is_told_of_and_found_again(opened, stage):
+    with page_of(opened, stage.address) as page:
+        show(page, "overview")
+        page.context.set_offline(True)
+        page.get_by_text("The server does not answer.").wait_for()
+        page.context.set_offline(False)
+        page.locator("#state:text-is('ready')").wait_for()
+
+
+def test_what_the_server_says_is_text_and_nothing_else(opened, stage):
+    """Names and reasons that would be HTML."""
+    with page_of(opened, stage.address) as page:
+
+        def hostile(route):
+            told = route.fetch().json()
+            told["models"] = {HOSTILE: told["models"][MODEL]}
+            told["models"][HOSTILE]["labels"] = {HOSTILE: 1}
+            told["models"][HOSTILE]["versions"][0]["error"] = HOSTILE
+            route.fulfill(json=told)
+
+        page.route("**/admin/models", hostile)
+        page.reload()
+        page.get_by_role("link", name=HOSTILE).wait_for()
+        assert page.locator("img").count() == 0
+        page.get_by_role("link", name=HOSTILE).click()
+        page.get_by_role("heading", name=HOSTILE).wait_for()
+        page.goto(f"{stage.address}/#/models/{'%3Cimg src=x%3E'}/traffic")
+        page.get_by_role("heading", name="<img src=x>").wait_for()
+        assert page.locator("img").count() == 0
