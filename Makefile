@@ -14,6 +14,7 @@ ENDINGS_ARGS ?=
 MUTANTS_ARGS ?=
 FUZZ_ARGS ?=
 CANARY_ARGS ?=
+DOCS_ARGS ?=
 LOADTEST_ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 KILL_ROUNDS ?= 200
@@ -22,7 +23,7 @@ RELEASE_ARGS ?=
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs-options docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance console-axe console-shots kills release gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance console-axe console-shots kills release gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,8 +48,19 @@ check: .venv/.dev .venv/.kernels ## lint, format, types
 protos: .venv/.dev ## serving/codecs/proto_files.py and processor/eas/predict_messages.py from *.proto
 	$(BIN)/python -m serving.codecs.generate_messages
 
-docs-options: .venv/.kernels ## docs/options.md from the options of `freshet serve`
+docs: .venv/.docs ## the documentation as a site: build/site; DOCS_ARGS=serve shows it while you write
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(DOCS_ARGS),build --strict --quiet)
+
+docs-reference: .venv/.kernels ## the pages of docs/reference that are made of the code
 	$(BIN)/python -m serving.commands.options_page
+	$(BIN)/python -m serving.commands.commands_page
+	$(BIN)/python -m serving.commands.training_page
+	$(BIN)/python -m serving.commands.admin_page
+	$(BIN)/python -m serving.commands.python_page
+
+docs-snippets: .venv/.dev .venv/.kernels ## every command of README and the tutorials, run as it stands; minutes
+	$(BIN)/python -m tests.snippets
+	$(BIN)/python -m pytest tests/e2e/test_pages_live.py $(TEST_ARGS)
 
 format: .venv/.dev ## lint and format, put right
 	$(BIN)/ruff check --fix .
@@ -114,7 +126,7 @@ bench-follow: .venv/.dev .venv/.kernels ## served fresh against once a day, by a
 bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
 	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)
 
-docs-figures: .venv/.dev ## docs/figures.md from the stored reports
+docs-figures: .venv/.dev ## docs/reference/figures.md from the stored reports
 	$(BIN)/python -m loadtest.reports.figures_page
 
 canary: .venv/.dev .venv/.kernels ## a canary at 5 % on live servers: split, sticky keys, bad ones go; loadtest/results/canary.md
@@ -146,8 +158,8 @@ loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second
 
 console-axe: build/axe/axe.min.js ## axe-core by npm, for the accessibility tests of the console
 
-console-shots: .venv/.dev .venv/.kernels ## pictures of every view of the console into docs/console (needs chromium)
-	$(BIN)/python -m tests.console_shots docs/console
+console-shots: .venv/.dev .venv/.kernels ## pictures of every view of the console into docs/how-to/console (needs chromium)
+	$(BIN)/python -m tests.console_shots docs/how-to/console
 
 conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-serving-api, schemathesis and perf_analyzer (needs Debian's libb64-0d)
 	FRESHET_SCHEMATHESIS=$(CURDIR)/.venv/schemathesis/bin/schemathesis FRESHET_SCHEMA_EXAMPLES=50 \
@@ -164,7 +176,7 @@ release: .venv/.kernels .venv/.tools ## dist/<version>/: both distributions buil
 gpu-bundle: .venv/.dev .venv/.kernels ## what gpu-check takes to a machine with a GPU: build/gpu-bundle
 	$(BIN)/python -m tests.gpu bundle $(GPU_ARGS)
 
-gpu-check: .venv/.dev .venv/.kernels ## the whole GPU side on a machine with an NVIDIA GPU; docs/gpu/REPORT-<device>.md
+gpu-check: .venv/.dev .venv/.kernels ## the whole GPU side on a machine with an NVIDIA GPU; docs/reference/gpu/REPORT-<device>.md
 	$(BIN)/python -m tests.gpu check $(GPU_ARGS)
 
 image-steps: .venv/.kernels ## the steps of the Dockerfile in a clean folder, where no Docker engine is at hand
@@ -172,7 +184,7 @@ image-steps: .venv/.kernels ## the steps of the Dockerfile in a clean folder, wh
 
 constraints: ## constraints.txt and .ci/tools.txt anew: the newest releases that agree with each other
 	$(PYTHON) -m venv --clear build/constraints
-	build/constraints/bin/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS),loadtest,dev]'
+	build/constraints/bin/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS),loadtest,docs,dev]'
 	(grep '^#' constraints.txt; build/constraints/bin/pip freeze --exclude-editable) > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 	$(PYTHON) -m venv --clear build/tools
@@ -206,6 +218,10 @@ clean: ## removes .venv, build and .demo
 	.venv/tools/bin/pip install --quiet --disable-pip-version-check -r .ci/tools.txt
 	@touch $@
 
+.venv/.docs: .venv/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
 # Without their dependencies: tensorflow-serving-api wants another TensorFlow than the one that is there, and of this
 # tritonclient only the binary is wanted. Schemathesis brings a pytest of its own.
 .venv/.conformance: .venv/.dev
@@ -217,5 +233,5 @@ clean: ## removes .venv, build and .demo
 	@touch $@
 
 .venv/.dev: .venv/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS),loadtest,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS),loadtest,docs,dev]'
 	@touch $@

@@ -1,9 +1,9 @@
 """Options of `freshet serve`: command line, then FRESHET_... variables, then the TOML file, then defaults.
 
 The fields of ServeConfig are the only list of options, and their metadata (processor.options) all that is said about
-them: the command line, the environment, the file and docs/options.md are read off them. Those of the data ports and of
-the sessions lie where they are passed on from: serving.front_options, processor.sessions.session_options,
-processor.features.limits.
+them: the command line, the environment, the file and docs/reference/options.md are read off them. Those of the data
+ports and of the sessions lie where they are passed on from: serving.front_options,
+processor.sessions.session_options, processor.features.limits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`make console-shots`: every view of the console, light and dark, wide and narrow, into docs/console/.
+"""`make console-shots`: every view of the console, light and dark, wide and narrow, into docs/how-to/console/.
 
 Takes the folder to write to. Colours are counted down to a palette, so that all pictures are a megabyte.
 """

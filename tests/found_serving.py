@@ -19,6 +19,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "serving/commands/import_command.py": ("tests/e2e/test_import_live.py",),
     "serving/commands/orderly_end.py": ("tests/e2e/test_follow_live.py", "tests/e2e/test_join_live.py"),
     "serving/commands/recording_commands.py": ("tests/e2e/test_production_live.py",),
+    "serving/commands/training_keys.py": ("tests/serving/commands/test_training_page.py",),
     "serving/commands/train_command.py": ("tests/e2e/test_train_live.py", "tests/e2e/test_conformance.py"),
     "serving/front/queries.py": (
         "tests/serving/http/test_app.py",

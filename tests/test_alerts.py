@@ -12,7 +12,7 @@ from serving.lifecycle import Lifecycle
 from serving.telemetry.metrics import OTHERS, Metrics
 from tests.serving.fakes import FakeProcessor
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "reference"
 RULES = DOCS / "alerts.yml"
 # Of a fleet, and of what is only there where it was asked for.
 ELSEWHERE = {"freshet_worker_restarts_total", *(f"freshet_{name}_total" for name in OTHERS)}

@@ -1,4 +1,4 @@
-"""The front end: any TensorFlow SavedModel, Keras or ONNX file in, a package out (docs/import.md).
+"""The front end: any TensorFlow SavedModel, Keras or ONNX file in, a package out (docs/how-to/import.md).
 
 importer          the whole way, proven against the model itself
 reexport          tables and weights of a retrained model, for a version that is served already

@@ -1,4 +1,4 @@
-"""Passes, which make a dense graph cheaper without changing what it says (docs/passes.md).
+"""Passes, which make a dense graph cheaper without changing what it says (docs/concepts/passes.md).
 
 optimise      every pass in turn, until none finds anything more
 decompose     operations that backends lack, in those that they have

@@ -138,7 +138,7 @@ def page(results: dict[str, Any]) -> str:
         )
     missing = [name for name in TABLES if name not in results]
     if missing:
-        lines += ["", f"Not measured: {'; '.join(missing)} (docs/data.md says where real data are from)."]
+        lines += ["", f"Not measured: {'; '.join(missing)} (docs/reference/data.md says where real data are from)."]
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,7 @@
 The first 80 % of the events train it; the rest, whose times and labels are exact, is scored by a processor over each
 export. Reported against float32: bytes of the tables' rows, the largest difference of a score, the change of the AUC.
 
-    python -m loadtest.bench.dtypes FOLDER [--rows N]      FOLDER: MovieLens-1M (docs/data.md)
+    python -m loadtest.bench.dtypes FOLDER [--rows N]      FOLDER: MovieLens-1M (docs/reference/data.md)
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Give it --deltas FOLDER to have deltas published while the load runs. With --plan, written by
 `python -m loadtest`, users send the plan's requests and check every score; without it they draw requests for
-any model from its metadata. docs/loadtest.md explains the options and the figures.
+any model from its metadata. docs/how-to/loadtest.md explains the options and the figures.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ report        the figures of a run
 live_page     the page of a load test, one HTML file
 svg_chart     its charts
 charts        pictures of comparisons
-figures_page  docs/figures.md, of all reports
+figures_page  docs/reference/figures.md, of all reports
 figure_sources  where it has its figures from
 training_figures  those of training and of lookups
 learning_figures  those of streams, guards, joins and several processes

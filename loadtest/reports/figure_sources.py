@@ -1,4 +1,4 @@
-"""Where docs/figures.md has its figures from: the reports in loadtest/results, each as runs of named figures."""
+"""Where docs/reference/figures.md has its figures from: the reports in loadtest/results, as runs of named figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/figures.md, made of the reports in loadtest/results: `python -m loadtest.reports.figures_page`.
+"""docs/reference/figures.md, made of the reports in loadtest/results: `python -m loadtest.reports.figures_page`.
 
 A line of the page is a figure of a report under its name there, so that no line can say what no report does; a report
 that is not there yet is said to be missing. Only what tests and other programs print is written down here by hand.
@@ -23,15 +23,15 @@ from loadtest.reports.learning_figures import learning_runs
 from loadtest.reports.report import WAYS, table
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "figures.md"
+PAGE = ROOT / "docs" / "reference" / "figures.md"
 INTRODUCTION = """\
 # Figures
 
 Every figure that is claimed of Freshet, aims that were missed included, and the command that makes it again. Ratios are
 medians over rounds, with their quartiles: both sides of a ratio were measured in turn, in one run, on one machine, the
 clients on the same cores. Absolute figures are those of that machine. How each is measured:
-[benchmarks.md](benchmarks.md), [loadtest.md](loadtest.md); the whole reports lie in
-[loadtest/results/](../loadtest/results).
+[benchmarks.md](../how-to/benchmarks.md), [loadtest.md](../how-to/loadtest.md); the whole reports lie in
+[loadtest/results/](../../loadtest/results).
 
 Made by `python -m loadtest.reports.figures_page` of those reports; a figure that a report does not have is not here.
 """

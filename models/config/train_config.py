@@ -1,8 +1,8 @@
 """`freshet train --config FILE.toml`: what to read, what to learn from it, and what to publish.
 
-Sections [model], [data], [features.<column>], [train], [publish] and [fusion]; docs/data.md shows them all. Whatever is
-wrong is told in one line that names section.key, what was wanted and what came, with the nearest valid key
-for a typing error.
+Sections [model], [data], [features.<column>], [train], [publish] and [fusion]; docs/how-to/train.md shows them.
+Whatever is wrong is told in one line that names section.key, what was wanted and what came, with the nearest valid
+key for a typing error.
 """
 
 from __future__ import annotations

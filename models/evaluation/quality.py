@@ -97,5 +97,5 @@ def next_step(scored: Scored, steps: int, named: Sequence[str]) -> str:
         return f"{guess}, after {steps} steps: {again} --set train.epochs=5, or more rows"
     return (
         f"{guess}: see whether data.label is the column you mean, and whether the features can tell it"
-        " (docs/choosing.md)"
+        " (docs/how-to/choosing.md)"
     )

@@ -18,7 +18,8 @@ function of state, batch, cores and number of processes.
 
 Invariants. The network and its optimizer are the same, to the bit, in every process after every step. A row is in one
 process. Numbers of rows that _asked names are good from the look-up to the update of a step: rows settle before it.
-Rows on disk are read when a batch names them, not ahead: whose they are is known no sooner. Cost: docs/processes.md.
+Rows on disk are read when a batch names them, not ahead: whose they are is known no sooner.
+Cost: docs/how-to/processes.md.
 
 Refused: networks whose rows see one another, as each sees the rows of one process alone; to overlap a step's exchange
 with the step before it, for what a batch reads is what the batch before it has written.

@@ -1,7 +1,7 @@
 """A Keras model and the package that it was imported as: which variable is which table or dense weight, and which row
 of an embedding matrix is which key.
 
-Names follow from variables' paths (docs/import.md): `user_rows/embeddings` is table `user_rows.embeddings`, and
+Names follow from variables' paths (docs/how-to/import.md): `user_rows/embeddings` is table `user_rows.embeddings`, and
 `user_rows.embeddings-2` where the variable is looked up by other keys too. Keys are row numbers, or what the vocabulary
 of the lookup layer before the embedding says; the keys that the package was published with tell whether that is right.
 """

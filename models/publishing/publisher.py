@@ -175,14 +175,14 @@ class Publisher:
 
     def keras(self, **options: Any) -> KerasCallback:
         """A callback for `fit` that publishes what it changes (models.publishing.keras_callback,
-        docs/publishing.md)."""
+        docs/how-to/publishing.md)."""
         from models.publishing.keras_callback import KerasCallback
 
         return KerasCallback(self, **options)
 
     def torch(self, model: Any, optimizer: Any = None, **options: Any) -> TorchHook:
         """A hook in a PyTorch loop that publishes what it changes (models.publishing.torch_hook,
-        docs/publishing.md)."""
+        docs/how-to/publishing.md)."""
         from models.publishing.torch_hook import TorchHook
 
         return TorchHook(self, model, optimizer, **options)

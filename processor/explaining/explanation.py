@@ -96,7 +96,7 @@ class Explainer:
         limits: RequestLimits | None = None,
         vectors: bool = False,
     ) -> dict[str, Any]:
-        """The explanation of a row, JSON-able (numbers are numpy's); docs/explain.md says what stands in it.
+        """The explanation of a row, JSON-able (numbers are numpy's); docs/how-to/explain.md says what stands in it.
 
         inputs: of a request for `asked`, and for `against`. vectors: with the rows themselves. Raises BadInput and
         TooLarge for what cannot be explained, Conflict for a generation that is out of reach, NotReady and Overloaded.

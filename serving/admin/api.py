@@ -94,7 +94,7 @@ class LabelOf(Strict):
 
 
 class Policy(Strict):
-    """A model's policy; see docs/models.md."""
+    """A model's policy; see docs/how-to/models.md."""
 
     versions: str | list[int] | None = None
     split: dict[str, int | float] | None = None

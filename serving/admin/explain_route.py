@@ -1,4 +1,4 @@
-"""Explanations over the admin port: a request, sent or recorded, as what its score was made of (docs/explain.md).
+"""Explanations over the admin port: a request, sent or recorded, as what its score was made of (docs/how-to/explain.md).
 
 Who owns what: the admin port's event loop reads the body and waits; a thread that gives way, where there are several
 workers, does all else (processor.explaining.explanation). One explanation is made at a time, WAITING more may wait;

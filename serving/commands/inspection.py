@@ -38,7 +38,7 @@ def inspect(
     out: Annotated[Path | None, typer.Option(help="With --graph: an SVG file to draw the cut into.")] = None,
     signature: Annotated[str, typer.Option(help="With --graph: which signature of a SavedModel.")] = "serving_default",
     tables: Annotated[
-        bool, typer.Option("--tables", help="What lies in the tables of MODEL (docs/tables.md).")
+        bool, typer.Option("--tables", help="What lies in the tables of MODEL (docs/how-to/tables.md).")
     ] = False,
     generation: Annotated[str, typer.Option(help="With --tables: which one, such as 3.17; the newest.")] = "",
     since: Annotated[str, typer.Option(help="With --tables: the generation to tell changes from; step 0.")] = "",

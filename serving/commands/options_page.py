@@ -1,4 +1,4 @@
-"""`make docs-options`: docs/options.md, made of ServeConfig's fields."""
+"""`make docs-reference`: docs/reference/options.md, made of ServeConfig's fields."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from processor.options import default_of
 from serving.serve_config import GROUP_KINDS, OPTIONS, SECTIONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "options.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
 INTRODUCTION = """# Options of `freshet serve`
 
-Made by `make docs-options` of the options themselves. Each is a flag (`--http-port`), an environment variable
+Made by `make docs-reference` of the options themselves. Each is a flag (`--http-port`), an environment variable
 (`FRESHET_HTTP_PORT`) and a key of the TOML file given as `--config` or `FRESHET_CONFIG` (`http_port`); the first of
-these that is set counts. When to turn one, and what it was measured to do: [tuning.md](tuning.md).
+these that is set counts. When to turn one, and what it was measured to do: [tuning.md](../how-to/tuning.md).
 """
 HEAD = "| option | default | what |\n|---|---|---|\n"
 
@@ -31,9 +31,9 @@ def page() -> str:
     groups, model = SECTIONS
     parts.append(
         "## Sections of the file\n\n"
-        f"- `[{groups}.NAME]` is a group of sessions of its own ([tuning.md](tuning.md)). What is left out is as for\n"
-        f"  the process: {keys}.\n"
-        f"- `[{model}.NAME]` is the policy of a model's versions ([models.md](models.md)).\n"
+        f"- `[{groups}.NAME]` is a group of sessions of its own ([tuning.md](../how-to/tuning.md)). What is left out\n"
+        f"  is as for the process: {keys}.\n"
+        f"- `[{model}.NAME]` is the policy of a model's versions ([models.md](../how-to/models.md)).\n"
     )
     return "\n".join(parts)
 

@@ -24,7 +24,7 @@ RepositoryOption = Annotated[Path, typer.Option("--repository", envvar="FRESHET_
 
 
 def train(
-    config: Annotated[Path, typer.Option(help="TOML file: model, data, features, train, publish (docs/data.md).")],
+    config: Annotated[Path, typer.Option(help="TOML file: model, data, features, publish (docs/how-to/train.md).")],
     replay: Annotated[
         bool, typer.Option("--replay", help="After a rollback learn the undone rows again, instead of skipping them.")
     ] = False,
@@ -46,7 +46,7 @@ def train(
         bool, typer.Option("--profile", help="At the end tell where the time of a step went; the report has a picture.")
     ] = False,
     processes: Annotated[
-        int, typer.Option(min=1, help="So many processes of this machine learn together (docs/processes.md).")
+        int, typer.Option(min=1, help="So many processes of this machine learn together (docs/how-to/processes.md).")
     ] = 1,
     overrides: Annotated[
         list[str] | None,

@@ -12,7 +12,7 @@ told to go away, and connects anew. What messages hold all together is not: gRPC
 many as connections and streams allow.
 
 Refused: handing over accepted connections as the HTTP port does (gRPC takes no descriptors from Python); an event loop
-and thread of its own (see docs/grpc.md for what it measured).
+and thread of its own (see docs/reference/grpc.md for what it measured).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ Invariants
   still (a mapped file that was cut short), and is served no more by then.
 
 Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
-workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/workers.md.
+workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/concepts/workers.md.
 
 Refused: fork (the supervisor has threads; see nursery), multiprocessing (pickle, and a resource tracker process), a
 worker's own accept queue (what waits in it dies with it).

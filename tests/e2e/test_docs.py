@@ -1,4 +1,4 @@
-"""The curl examples of docs/http.md, run as they stand against a live server with the model that the page describes."""
+"""The curl examples of docs/reference/http.md, run as they stand against a live server with the page's model."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from tests.packages import BUCKETS, make_artefact, make_weights, manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")]
 
-PAGE = Path(__file__).parents[2] / "docs" / "http.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http.md"
 DIM = 5
 
 

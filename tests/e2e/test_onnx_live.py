@@ -31,7 +31,7 @@ MODELS = ("dlrm", "dcn_v2", "two_tower")
 EXPORTERS = ("torchscript", "dynamo", "unoptimised")
 SIZES = (1, 7, 64, 300)
 LACKING = 3
-TUTORIAL = Path(__file__).parents[2] / "docs" / "pytorch.md"
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorials" / "pytorch.md"
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
 # The request of the tutorial, as PyTorch scores it.
 SCORED = """
@@ -124,7 +124,7 @@ def test_dense_weights_of_an_export_that_was_not_optimised_are_the_state_dict(ex
 
 
 def test_the_tutorials_code_exports_what_it_says(exported, tmp_path):
-    """docs/pytorch.md, its Python as it stands: run where there is the newer exporter."""
+    """docs/tutorials/pytorch.md, its Python as it stands: run where there is the newer exporter."""
     python, exporter = exported[1]
     if exporter != "dynamo":
         pytest.skip("once a PyTorch")

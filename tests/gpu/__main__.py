@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.gpu.report import FAILED, SKIPPED, Outcome, file_name, markdown
 
 ROOT = Path(__file__).parents[2]
-BUNDLE, REPORTS = ROOT / "build" / "gpu-bundle", ROOT / "docs" / "gpu"
+BUNDLE, REPORTS = ROOT / "build" / "gpu-bundle", ROOT / "docs" / "reference" / "gpu"
 BUCKETS = "1,16,64,256,1024,4096"
 TIMEOUT_S = 240.0
 LAST_CHARACTERS = 300

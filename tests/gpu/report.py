@@ -27,7 +27,7 @@ def file_name(device: str) -> str:
 
 
 def markdown(device: str, about: Mapping[str, str], outcomes: Sequence[Outcome]) -> str:
-    lines = [f"# GPU check: {device}", "", "Written by `make gpu-check` (docs/gpu.md).", ""]
+    lines = [f"# GPU check: {device}", "", "Written by `make gpu-check` (docs/how-to/gpu.md).", ""]
     lines += ["| | |", "|---|---|", *(f"| {_cell(what)} | {_cell(value)} |" for what, value in about.items()), ""]
     lines += ["| step | what | result | seconds |", "|---|---|---|---|"]
     for o in outcomes:

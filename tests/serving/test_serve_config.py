@@ -141,7 +141,7 @@ def test_a_default_deadline_of_nothing_is_none():
 
 
 def test_the_policy_in_the_documentation_is_valid(tmp_path):
-    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "models.md").read_text()
     (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "serve.toml").write_text(toml)
     policy = load_config({"repository": "r"}, {}, str(tmp_path / "serve.toml")).policies()["ctr"]

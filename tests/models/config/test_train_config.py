@@ -327,7 +327,8 @@ def test_reading_a_configuration_imports_nothing_heavy(tmp_path):
 
 def test_the_files_shown_in_the_documentation_are_read(tmp_path, monkeypatch):
     (tmp_path / "train.txt").write_text("\t".join(["1"] * 40) + "\n")
-    text = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+    docs = Path(__file__).parents[3] / "docs"
+    text = (docs / "how-to" / "train.md").read_text() + (docs / "reference" / "data.md").read_text()
     monkeypatch.chdir(tmp_path)
     shown = [parse_config(tomllib.loads(block)) for block in re.findall(r"```toml\n(.*?)```", text, re.S)]
 
@@ -337,7 +338,7 @@ def test_the_files_shown_in_the_documentation_are_read(tmp_path, monkeypatch):
 
 
 def test_the_file_shown_beside_the_zoo_is_read():
-    text = (Path(__file__).parents[3] / "docs" / "zoo.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "zoo.md").read_text()
     (shown,) = (parse_config(tomllib.loads(block)) for block in re.findall(r"```toml\n(.*?)```", text, re.S))
 
     assert shown.network == NetworkConfig({}, ("clicked", "shared"))

@@ -163,7 +163,7 @@ def test_the_programs_shown_in_the_documentation_run(tmp_path, monkeypatch, caps
         '[model]\nname = "x"\n[data]\npath = "clicks.parquet"\nlabel = "clicked"\n[features.user_id]\nkind = "id"\n'
     )
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "data.md").read_text()
     programs = re.findall(r"```python\n(.*?)```", page, re.S)
     assert len(programs) == 2
     for program in programs:

@@ -1,4 +1,4 @@
-"""A delta that somebody else's program wrote, by docs/delta-format.md alone: the example in Go."""
+"""A delta that somebody else's program wrote, by docs/reference/delta-format.md alone: the example in Go."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from processor.package.delta import parse_delta
 from processor.package.repository import Repository
 from tests.packages import make_delta, make_weights, write_package
 
-EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "publish_delta.go"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "publish_delta.go"
 pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="needs Go: Debian's golang-go")
 
 

@@ -2,4 +2,4 @@ from serving.commands.options_page import PAGE, page
 
 
 def test_the_page_of_options_is_current():
-    assert PAGE.read_text() == page(), "make docs-options"
+    assert PAGE.read_text() == page(), "make docs-reference"

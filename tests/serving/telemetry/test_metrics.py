@@ -115,7 +115,7 @@ def test_parsing_and_encoding_are_told_by_protocol_and_add_up_over_processes():
 
 
 def test_every_metric_is_documented():
-    text = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text()
     named = set()
     for pattern in re.findall(r"`(freshet_[a-z_{},]+)`", text):
         head, _, rest = pattern.partition("{")

@@ -1,0 +1,93 @@
+"""The pages: every block is run or says why not, links lead somewhere, and each has its place in the site."""
+
+import posixpath
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.snippets import PAGES, RUN, SHOWN, commands, pattern_of, snippets
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials"]
+EVERY = [*sorted(DOCS.rglob("*.md")), *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md"))]
+# Others are writing them.
+WAITED_FOR = {"how-to/explain.md", "how-to/console.md"}
+FENCES = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
+
+
+def prose(page):
+    return FENCES.sub("", page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_block_is_run_or_says_why_not(page):
+    for block in snippets(page):
+        assert block.kind in (*RUN, SHOWN, "toml", "json"), f"{page.name}:{block.line}: {block.kind}"
+        if block.kind == "toml":
+            tomllib.loads(block.text)
+
+
+def test_few_blocks_are_left_out():
+    blocks = [block for page in PAGES for block in snippets(page)]
+    left_out = [block for block in blocks if block.not_run and "is not installed" not in block.not_run]
+    assert len(blocks) > 100
+    assert len(left_out) <= 14, "a block that cannot run here needs a reason, and somebody who counts it"
+
+
+def test_from_a_clean_machine_to_scores_of_a_table_it_takes_ten_commands_at_most():
+    page = DOCS / "tutorials" / "quickstart.md"
+    told = commands(page)
+    assert told[0].startswith("git clone")
+    assert any(":predict" in command for command in told)
+    assert len(told) <= 10, told
+
+
+def test_a_line_that_is_shown_stands_for_lines_with_other_numbers():
+    assert pattern_of("AUC 0.7512 over 2000 rows").fullmatch("AUC 0.69 over 2000 rows")
+    assert pattern_of('{"outputs":[[0.3949]]}').fullmatch('{"outputs":[[1.2e-05]]}')
+    assert pattern_of("generation 1.4: ... rows").fullmatch("generation 1.4: 1,024 rows")
+    assert not pattern_of("generation 1.4").fullmatch("generation 1.5")
+    assert not pattern_of("2000 rows").fullmatch("2001 rows")
+
+
+def test_every_page_of_the_tutorials_is_listed():
+    text = (DOCS / "tutorials" / "index.md").read_text()
+    assert [page.name for page in TUTORIALS if page.name != "index.md" and f"({page.name})" not in text] == []
+
+
+@pytest.mark.parametrize("page", EVERY, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_to_a_file(page):
+    for target in re.findall(r"\]\(([^()\s#]+)(?:#[^()\s]*)?\)", prose(page)):
+        if not re.match(r"[a-z]+:", target):
+            assert (page.parent / target).exists(), target
+
+
+def test_every_page_has_a_place_in_the_site_once():
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    placed = re.findall(r"([\w/-]+\.md)$", nav, re.MULTILINE)
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert len(placed) == len(set(placed))
+    assert set(placed) - WAITED_FOR <= pages
+    assert {page for page in pages - set(placed) if not page.startswith("decisions/0")} == set()
+
+
+def test_what_names_a_page_names_one_that_is_there():
+    files = [path for room in ("processor", "compiler", "models", "serving", "loadtest", "tests") for path in
+             (ROOT / room).rglob("*.py")]  # fmt: skip
+    files += [ROOT / name for name in ("Makefile", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "README.md")]
+    files += [*(ROOT / "examples").glob("*.toml"), *(ROOT / "examples").glob("*.go")]
+    for path in files:
+        for name in re.findall(r"(?<![\w/.])docs/[\w/-]+\.(?:md|yml)", path.read_text()):
+            assert (ROOT / posixpath.normpath(name)).exists(), f"{path.name}: {name}"
+
+
+def test_a_list_or_a_table_begins_after_an_empty_line():
+    """GitHub does without one, the site does not."""
+    for page in DOCS.rglob("*.md"):
+        lines = prose(page).splitlines()
+        for before, line in zip(lines, lines[1:]):
+            begins = re.match(r"- |\d+\. |\| ", line) and before.strip()
+            assert not begins or re.match(r"\s*- |\s*\d+\. |\||\s", before), f"{page.name}: {line}"

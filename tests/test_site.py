@@ -1,0 +1,52 @@
+"""The site: built without a warning, every link and anchor leads somewhere, and nothing is fetched from elsewhere."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="building the site needs the docs extra"),
+]
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_page_is_there_and_fetches_nothing(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 100
+    for page in pages:
+        fetched = re.findall(
+            r"<(?:script|img|link rel=\"stylesheet\")[^>]*(?:src|href)=\"(https?:[^\"]*)", page.read_text()
+        )
+        assert fetched == [], page.name
+
+
+def test_files_that_pages_link_to_are_part_of_it(site):
+    for name in (
+        "ARCHITECTURE.html",
+        "examples/publish_delta.go",
+        "loadtest/results/follow.html",
+        "examples/deepfm.toml",
+    ):
+        assert (site / "project" / name).is_file(), name
+
+
+def test_search_finds_pages_and_leaves_reports_out(site):
+    index = (site / "search" / "search_index.json").read_text()
+    assert '"location":"tutorials/quickstart.html"' in index
+    assert '"location":"project/' not in index
