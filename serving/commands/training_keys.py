@@ -148,6 +148,7 @@ PUBLISH = FileSection(
         "delta_movement": "a delta once the network's weights have moved by this share of their norm; 0: never",
         "version_rows": "a new full version after so many rows of deltas; 0: never",
         "version_seconds": "or after so many seconds; 0: never",
+        "keep_versions": "full versions of this model that stay, older ones go ([following.md](../how-to/following.md#old-versions)); 0: all",
         "precision": "what servers compute the network in: `float32`, `int8`, `auto`"
         " ([backends.md](../how-to/backends.md#precision))",
         "max_error": "how far scores in int8 may be off",
