@@ -17,15 +17,8 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 DOCS, PROJECT = "docs", "project"
-SLOTS = ("how-to/explain.md", "how-to/console.md")
-"""Pages that others are writing: in the navigation as soon as they are there."""
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()#\s]+)(#[^()\s]*)?\)")
 FENCE = re.compile(r"^( *)(`{3,}).*?^\1\2`*$", re.DOTALL | re.MULTILINE)
-
-
-def on_config(config: Any) -> Any:
-    config.nav = _without_empty_slots(config.nav)
-    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -66,16 +59,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     # In a table's code GitHub reads `\|` as one letter, Python-Markdown as two.
     return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)
-
-
-def _without_empty_slots(nav: Any) -> Any:
-    if isinstance(nav, list):
-        kept = [_without_empty_slots(entry) for entry in nav]
-        return [entry for entry in kept if entry is not None]
-    if isinstance(nav, dict):
-        found = {title: _without_empty_slots(entry) for title, entry in nav.items()}
-        return None if None in found.values() else found
-    return None if nav in SLOTS and not (ROOT / DOCS / nav).exists() else nav
 
 
 def _targets(path: str) -> list[str]:

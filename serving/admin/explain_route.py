@@ -1,4 +1,5 @@
-"""Explanations over the admin port: a request, sent or recorded, as what its score was made of (docs/how-to/explain.md).
+"""Explanations over the admin port: what the score of a request, sent or recorded, was made of
+(docs/how-to/explain.md).
 
 Who owns what: the admin port's event loop reads the body and waits; a thread that gives way, where there are several
 workers, does all else (processor.explaining.explanation). One explanation is made at a time, WAITING more may wait;

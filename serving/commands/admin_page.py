@@ -88,9 +88,10 @@ def _type(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_type(one) for one in schema["anyOf"] if one.get("type") != "null"))
     if schema.get("type") == "array":
-        return f"list of {_type(schema['items'])}"
+        return f"list of {_type(schema['items'])}" if schema.get("items") else "list"
     if schema.get("type") == "object":
-        return f"object of {_type(schema['additionalProperties'])}"
+        of = schema.get("additionalProperties")
+        return f"object of {_type(of)}" if isinstance(of, dict) else "object"
     return str(schema["type"])
 
 

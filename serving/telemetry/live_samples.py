@@ -7,7 +7,8 @@ Invariants
   bytes of JSON that are made once for all who look.
 - A sample tells of the time since the one before it; where counting began anew (a restarted process) of nothing.
 
-What it costs: with a page open 3 to 6 ms of processor time a second, of all processes together (docs/how-to/console.md).
+What it costs: with a page open 3 to 6 ms of processor time a second, of all processes together
+(docs/how-to/console.md).
 
 Refused: sampling in the page (two pages are two samplers, and the history is gone when a page is closed); sleeping for
 good while nobody looks (an incident is over by the time that the page is open); histograms by model (a label more for
