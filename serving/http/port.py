@@ -140,6 +140,8 @@ class HttpPort(uvicorn.Server):
         assert self._listener is not None, "it is readable"
         for _ in range(ACCEPTS_A_TURN):
             if len(self.server_state.connections) + len(self._adopting) >= self._most:
+                # Those that came in one burst have met room, each of them.
+                self._make_room()
                 self._pause()
                 return
             try:

@@ -13,8 +13,8 @@ Why this is safe, and only with worker processes
 - In a process that answers requests itself sessions and the event loop want the same GIL, and every request would wait
   behind a thread that is waiting for a core. So there nobody gives way but workers' threads that open a version: nearly
   all of that is without the GIL (sessions made, buckets priced, requests rehearsed), and it is a fifth of a second.
-  The p99 of 9 s in which two versions came was 6.9 times that without them before, and is 4.1 times since
-  (`make bench`, switchover: half load on two cores); another 5 of niceness changed nothing.
+  The p99 of 9 s in which two versions came was 6.9 times that without them before, and was 4.1 and 5.3 times in two
+  runs since (`make bench`, switchover: half load on two cores); another 5 of niceness changed nothing.
 - A thread cannot take a higher priority again without privileges. So giving way is for threads that do nothing else.
 - A small delta is over before it could be in anybody's way, and is wanted soon: it does not give way.
 

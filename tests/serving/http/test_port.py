@@ -27,8 +27,8 @@ def test_a_port_that_is_taken_is_one_clear_line():
 
 
 @contextlib.asynccontextmanager
-async def serving(most):
-    listener = socket.create_server(("127.0.0.1", 0))
+async def serving(most, listener=None):
+    listener = listener or socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     address = listener.getsockname()
     port = HttpPort(echo, listener, 1.0, functools.partial(HttpConnection, bodies=BodyMemory(1 << 20)), most)
@@ -106,6 +106,25 @@ def test_a_connection_whose_client_is_waited_for_makes_room(monkeypatch, sent):
             await second.leave()
 
     asyncio.run(main())
+
+
+def test_room_is_made_too_where_all_that_fill_it_came_at_once(monkeypatch):
+    monkeypatch.setattr(port_module, "PRESSED_S", 0.2)
+    monkeypatch.setattr(port_module, "ROOM_S", 0.01)
+    monkeypatch.setattr(port_module, "RETRY_S", 0.01)
+    listener = socket.create_server(("127.0.0.1", 0))
+    silent = [socket.create_connection(listener.getsockname()) for _ in range(20)]
+
+    async def main():
+        last = await Client.of(listener.getsockname())
+        last.ask()
+        async with serving(8, listener):
+            assert await last.answered() == b"200"
+        await last.leave()
+
+    asyncio.run(main())
+    for connection in silent:
+        connection.close()
 
 
 def test_a_port_without_descriptors_takes_who_waits_once_it_has_some(caplog, monkeypatch):
