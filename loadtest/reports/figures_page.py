@@ -460,6 +460,18 @@ PRINTED = (
         'make test TEST_ARGS="-n 0 -s tests/e2e/test_onnx_live.py"',
     ),
     (
+        "2, 3 and 4 processes that learn what one learns, every optimizer, ids that wait and leave: largest difference "
+        "of a score after 100 batches; of the AUC at the end",
+        "8.9e-8; 2.4e-5",
+        "make bench-processes-grid",
+    ),
+    (
+        "200 requests each of DeepFM, DLRM, two-tower and MMoE: scores made again of their explanations, by numpy, "
+        "beside those that were served: largest difference",
+        "1.2e-7",
+        'make test-long TEST_ARGS="-n 0 -s tests/e2e/test_explain_live.py"',
+    ),
+    (
         "MovieLens-1M, AUC served / frozen, 200,019 events",
         "0.7621 / 0.7462",
         "make demo DATA=/path/to/ml-1m",
