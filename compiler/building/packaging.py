@@ -78,7 +78,7 @@ def publish(
         user_width=compiled.user_width if any(e.role == CANDIDATE for e in executables) else 0,
         notes={**draft.notes, "passes": compiled.lines(), **notes},
     )
-    return VersionReader(writer.commit(manifest))
+    return VersionReader(writer.commit(manifest), place=writer.place)
 
 
 def _in_float32(folder: Path, compiled: Parts, progress: Progress | None) -> list[ExecutableEntry]:

@@ -14,7 +14,7 @@ from processor.package.warmup import WARMUP, dump_warmup
 
 def compile_with_practice(folder: Path, requests: Sequence[Mapping[str, Any]], precision: str = "auto") -> str:
     """Puts requests into a version as recorded ones are, and compiles it; what was chosen, by bucket."""
-    add_file(folder, WARMUP, dump_warmup([dict(request) for request in requests]))
+    add_file(VersionReader(folder), WARMUP, dump_warmup([dict(request) for request in requests]))
     run_freshet("compile", str(folder), "--precision", precision)
     return chosen(folder)
 

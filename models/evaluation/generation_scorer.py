@@ -110,7 +110,7 @@ class GenerationScorer(Predictor):
 
 
 def _opened(version: VersionReader, generation: Generation | None) -> ServedVersion:
-    ledger = Ledger(version.folder, version.root_manifest)
+    ledger = Ledger(version)
     ledger.look()
     link = _link(ledger, generation)
     record = ledger.history.snapshot(link)

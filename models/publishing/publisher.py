@@ -27,9 +27,9 @@ from processor.chain.history import Link
 from processor.chain.ledger import Ledger
 from processor.errors import BadInput, Conflict, Diverged, StandsOnUndone
 from processor.generation import Generation
-from processor.package.delta import SUFFIX, Delta, TableDelta
+from processor.package.delta import Delta, TableDelta
 from processor.package.repository import Repository
-from processor.package.version import DELTAS, table_file
+from processor.package.version import table_file
 
 if TYPE_CHECKING:
     from models.publishing.keras_callback import KerasCallback
@@ -229,10 +229,9 @@ class Publisher:
             return self.generation
 
     def _look(self) -> None:
-        ledger = self._ledger
-        ledger.look()
-        if (ledger.folder / DELTAS / f"{ledger.history.top + 1}{SUFFIX}").exists():
-            ledger.adopt_all()
+        self._ledger.look()
+        if self._ledger.dropped:
+            self._ledger.adopt_all()
 
     def _on_line(self) -> bool:
         history, digest = self._ledger.history, self._stands_on.digest

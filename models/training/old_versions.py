@@ -14,12 +14,8 @@ serve (they need not be reachable, and may start a moment later).
 
 from __future__ import annotations
 
-import secrets
-import shutil
-
 from models.config.publish_section import LEAST_KEPT
 from processor.errors import BadInput, Corrupt, NotFound
-from processor.package.atomic import fsync_folder
 from processor.package.repository import Repository
 from processor.versions.policy import ModelPolicy
 
@@ -39,12 +35,8 @@ def removable(repository: Repository, model: str, keep: int, current: int) -> li
 
 
 def remove_version(repository: Repository, model: str, number: int) -> None:
-    """Ends a version; raises OSError where it cannot be renamed."""
-    folder = repository.root / model / str(number)
-    hidden = folder.with_name(f".{number}.{secrets.token_hex(4)}.tmp")
-    folder.rename(hidden)
-    fsync_folder(folder.parent)
-    shutil.rmtree(hidden, ignore_errors=True)
+    """Ends a version; raises OSError where it cannot be renamed, NotReady where it cannot be reached."""
+    repository.place(model, number).end()
 
 
 def _is_ours(repository: Repository, model: str, number: int) -> bool:

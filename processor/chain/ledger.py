@@ -7,8 +7,9 @@
 Everything that publishes, uploads, rolls back, compacts or holds writes through a Ledger; there is no other writer.
 
 Invariants
-- A record's number is given once, by link() or O_EXCL: of two writers one wins, the other reads what won and decides
-  anew. Nothing needs a rename, a lock or a list of the folder.
+- A record's number is given once, by link(), O_EXCL or whatever else makes a file that nobody has made
+  (processor.package.place): of two writers one wins, the other reads what won and decides anew. Nothing needs a
+  rename, a lock or a list of the folder.
 - A record is written after all that it names is durable, so what a kill leaves behind is a file without a record. A
   delta's file without one is what somebody might have dropped: the next writer adopts it where it continues the chain,
   and the bytes of that record are the ones that its own writer would have written.
@@ -40,6 +41,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from processor.chain.bare_delta import bare_deltas
 from processor.chain.chain_record import (
@@ -61,7 +63,6 @@ from processor.chain.history import History, Link
 from processor.chain.patrol import Identity, Patrol, identity_of
 from processor.chain.pruning import missing
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
-from processor.package.atomic import exclusive_file, fsync_folder, give_name
 from processor.package.delta import (
     MAX_DELTA_NBYTES,
     SUFFIX,
@@ -71,7 +72,6 @@ from processor.package.delta import (
     read_delta_file,
     stream_delta,
 )
-from processor.package.manifest import Manifest
 from processor.package.regular_file import file_sha256, read_file
 from processor.package.version import DELTAS, VersionReader, inside
 
@@ -93,21 +93,22 @@ class KeptDelta:
 class Ledger:
     """The chain of one committed version. One thread at a time uses it."""
 
-    def __init__(self, folder: Path, manifest: Manifest, unix_s: Callable[[], float] = time.time) -> None:
-        """manifest: as it was published. Nothing is read before look()."""
-        self.folder, self.manifest, self._unix_s = folder, manifest, unix_s
-        self._root, self._digest = root_hash(manifest), root_digest(manifest)
+    def __init__(self, version: VersionReader, unix_s: Callable[[], float] = time.time) -> None:
+        """Nothing is read before look()."""
+        self.folder, self.place, self.manifest = version.folder, version.place, version.root_manifest
+        self._unix_s = unix_s
+        self._root, self._digest = root_hash(self.manifest), root_digest(self.manifest)
         self._written = 0
         # Records after it that were adopted in memory, as they would be written.
         self._unwritten: list[bytes] = []
-        self._patrol = Patrol(folder, self._root)
+        self._patrol = Patrol(self.place, self._root)
         self.history = self._empty()
 
     @classmethod
     def of(cls, version: VersionReader, whole: bool = False) -> Ledger:
         """The chain of a version, read and its dropped files adopted; from its newest snapshot on, if not `whole`.
         Raises Diverged where its records are no chain."""
-        ledger = cls(version.folder, version.root_manifest)
+        ledger = cls(version)
         if not whole:
             ledger.begin_at_snapshot()
         ledger.look()
@@ -141,18 +142,21 @@ class Ledger:
         one, or gone."""
         record, path = link.record, self.path_of(link)
         assert record is not None, "path_of() has seen to it"
-        before = identity_of(path)
+        before, data = self._read_file(record, path)
+        if data is None and before is not None and self.place.again(record.file):
+            before, data = self._read_file(record, path)
         if before is None:
             raise Diverged(f"delta {link.step}: the file that record {record.number} names is not there", path)
-        try:
-            data = read_delta_file(path, min(record.nbytes, MAX_DELTA_NBYTES))
-        except Corrupt:
-            data = None
-        if data is None or data.nbytes != record.nbytes or sha256(data) != record.sha256:
+        if data is None:
             raise Diverged(f"delta {link.step}: the file is not the one that record {record.number} names", path)
         delta = parse_delta(data)
         self._patrol.add(path, before, record.sha256, link.step)
         return delta
+
+    def bring_delta(self, link: Link) -> None:
+        """Has the file of the delta that leads to a generation lie in the folder, where it lies anywhere."""
+        if link.record is not None and link.record.kind == DELTA:
+            self.place.bring(link.record.file, link.record.nbytes)
 
     def path_of(self, link: Link) -> Path:
         """The file of the delta that leads to a generation."""
@@ -206,7 +210,7 @@ class Ledger:
     def forget(self, kept: KeptDelta) -> None:
         """Takes back a file that was kept and not committed."""
         if kept.ours and not self.may_name(f"{DELTAS}/{kept.path.name}"):
-            kept.path.unlink(missing_ok=True)
+            self.place.remove(f"{DELTAS}/{kept.path.name}")
 
     def may_name(self, file: str) -> bool:
         """Whether a record names a file, or one may of which nobody can know: it may stand although writing it has
@@ -227,16 +231,27 @@ class Ledger:
         self.check(delta)
         delta.check(self.manifest)
         before, digest = identity_of(path), sha256(data)
+        self.place.send(f"{DELTAS}/{path.name}")
         link = self._record_delta(delta, path, digest, data.nbytes, in_memory=True)
         self._patrol.add(path, before, digest, link.step)
         return link, delta
 
     def adopt_all(self) -> None:
         """Adopts what was dropped and continues the chain, in one pass by ascending step."""
-        for bare in bare_deltas(self.folder):
-            if bare.step > self.history.top:
-                with contextlib.suppress(FreshetError):
-                    self.adopt(bare.path)
+        top = -1
+        while top != self.history.top and (top < 0 or self.dropped):
+            top = self.history.top
+            for bare in bare_deltas(self.folder):
+                if bare.step > self.history.top:
+                    with contextlib.suppress(FreshetError):
+                        self.adopt(bare.path)
+
+    @property
+    def dropped(self) -> bool:
+        """Whether a file lies there that has no record and may be the next delta."""
+        name = f"{DELTAS}/{self.history.top + 1}{SUFFIX}"
+        self.place.look_for(name)
+        return (self.folder / name).exists()
 
     def check(self, delta: Delta, digest: str = "") -> None:
         """Raises BadInput or Conflict unless such a delta continues the chain, anew or once more. digest: SHA-256 of
@@ -281,7 +296,7 @@ class Ledger:
         """Raises NotFound for a generation before a snapshot where files that it is built from were pruned. What is
         lost otherwise may still be gone back to in memory."""
         folded = self.history.snapshot(self.history.head)
-        if folded is not None and link.step < folded.step and missing(self.folder, self.history, link):
+        if folded is not None and link.step < folded.step and missing(self.place, self.history, link):
             where = f"{self.manifest.version}.{link.step}"
             raise NotFound(f"rollback: {where} cannot be gone back to: files that it is built from were pruned")
 
@@ -329,9 +344,7 @@ class Ledger:
             path = self.folder / record_name(record.number)
             try:
                 self._write_unwritten()
-                path.parent.mkdir(exist_ok=True)
-                with exclusive_file(path) as file:
-                    file.write(data)
+                self.place.create(record_name(record.number), data)
             except FileExistsError:
                 # Whoever was faster may still be writing it.
                 time.sleep(0 if self._read(record.number) else TRY_AGAIN_S)
@@ -351,8 +364,7 @@ class Ledger:
     def _write_unwritten(self) -> None:
         """Writes what was adopted in memory while nothing could be written."""
         while self._unwritten:
-            with exclusive_file(self.folder / record_name(self._written + 1)) as file:
-                file.write(self._unwritten[0])
+            self.place.create(record_name(self._written + 1), self._unwritten[0])
             self._written += 1
             del self._unwritten[0]
 
@@ -373,25 +385,25 @@ class Ledger:
 
     def _write(self, delta: Delta, write: Callable[[BinaryIO], object], name: Callable[[str], str]) -> KeptDelta:
         """Writes a delta's file; name: by its SHA-256. Raises Conflict for another content of a step that is used."""
-        place = self.folder / DELTAS
-        aside = place / f".{delta.step}.{secrets.token_hex(4)}.tmp"
+        deltas = self.folder / DELTAS
+        aside = deltas / f".{delta.step}.{secrets.token_hex(4)}.tmp"
         try:
-            place.mkdir(exist_ok=True)
+            deltas.mkdir(exist_ok=True)
             with open(aside, "xb") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
             digest, nbytes = file_sha256(aside), aside.stat().st_size
             self.check(delta, digest)
-            for target in (place / name(digest), place / f"{delta.step}-{digest[:8]}{SUFFIX}"):
+            for called in (name(digest), f"{delta.step}-{digest[:8]}{SUFFIX}"):
+                target = deltas / called
                 try:
-                    give_name(aside, target)
+                    self.place.give(aside, f"{DELTAS}/{called}")
                 except FileExistsError:
                     # The very file, or one that somebody dropped under this step's name and that continues no chain.
                     if same_content(target, digest):
                         return KeptDelta(target, digest, nbytes, ours=False)
                     continue
-                fsync_folder(place)
                 return KeptDelta(target, digest, nbytes, ours=True)
         except OSError:
             raise NotReady("delta: the repository cannot be written, so it could not be kept") from None
@@ -407,6 +419,7 @@ class Ledger:
 
     def _read(self, number: int) -> tuple[ChainRecord, bytes, Path, Identity | None] | None:
         """A record and its bytes, None where there is none yet; raises Diverged for what is no record."""
+        self.place.look_for(record_name(number))
         path = self.folder / record_name(number)
         before = identity_of(path)
         try:
@@ -452,7 +465,7 @@ class Ledger:
     def begin_at_snapshot(self) -> None:
         """Before anything is read: begins with the snapshot that the newest record names, if it names one. Raises
         Diverged where that is none."""
-        newest = self._read(self._newest())
+        newest = self._read(self.place.newest(record_name))
         if newest is None or not newest[0].snapshot:
             return
         snapshot = self._read(newest[0].snapshot)
@@ -463,18 +476,16 @@ class Ledger:
         self._written = reached[0].number
         self._patrol.add(reached[2], reached[3], sha256(reached[1]))
 
-    def _newest(self) -> int:
-        """Number of the newest record: found by doubling, then by halves."""
-        low, high = 0, 1
-        while (self.folder / record_name(high)).exists():
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            if (self.folder / record_name(middle)).exists():
-                low = middle
-            else:
-                high = middle
-        return low
+    def _read_file(self, record: ChainRecord, path: Path) -> tuple[Identity | None, NDArray[np.uint8] | None]:
+        """What a delta's file is, None where there is none, and its bytes, None where they are not those recorded."""
+        try:
+            self.place.bring(record.file, record.nbytes)
+            before = identity_of(path)
+            data = read_delta_file(path, min(record.nbytes, MAX_DELTA_NBYTES)) if before is not None else None
+        except Corrupt:
+            return identity_of(path) or (0, 0, 0), None
+        good = data is not None and data.nbytes == record.nbytes and sha256(data) == record.sha256
+        return before, data if good else None
 
 
 def same_content(path: Path, digest: str) -> bool:

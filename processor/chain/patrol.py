@@ -15,6 +15,7 @@ from processor.chain.chain_record import root_hash
 from processor.chain.history import History
 from processor.errors import BadInput, Diverged
 from processor.package.manifest import MAX_MANIFEST_NBYTES, Manifest
+from processor.package.place import VersionPlace
 from processor.package.regular_file import file_sha256, read_file
 from processor.package.version import MANIFEST
 
@@ -35,9 +36,10 @@ class WatchedFile:
 class Patrol:
     """The files of one version."""
 
-    def __init__(self, folder: Path, root: str) -> None:
+    def __init__(self, place: VersionPlace, root: str) -> None:
         """root: the manifest's root hash."""
-        self._folder, self._turn = folder, 0
+        self._place, self._folder, self._turn = place, place.folder, 0
+        folder = place.folder
         self._watched = [WatchedFile(folder / MANIFEST, identity_of(folder / MANIFEST), root)]
 
     def add(self, path: Path, identity: Identity | None, digest: str, step: int = -1) -> None:
@@ -67,7 +69,8 @@ class Patrol:
             if link is None or (snapshot is not None and one.step <= snapshot.step):
                 return True
         if now is None:
-            if not (self._folder / MANIFEST).exists():
+            known = self._place.gone(f"{one.path.parent.name}/{one.path.name}")
+            if not known or not (self._folder / MANIFEST).exists():
                 return False
             raise Diverged(f"{_called(one, history)}: is served, and its file is gone", one.path)
         try:

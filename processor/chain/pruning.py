@@ -20,6 +20,7 @@ from processor.chain.bare_delta import bare_deltas
 from processor.chain.chain_record import CHAIN, ChainRecord
 from processor.chain.history import History, Link
 from processor.package.delta import SUFFIX
+from processor.package.place import VersionPlace
 from processor.package.version import DELTAS, SNAPSHOTS
 
 ABANDONED_S = 86_400.0
@@ -43,13 +44,13 @@ class Needless:
             self.path.unlink(missing_ok=True)
 
 
-def missing(folder: Path, history: History, link: Link) -> str:
+def missing(place: VersionPlace, history: History, link: Link) -> str:
     """The first file that a generation of the chain is built from and that is not there, "" where none is."""
     snapshot = history.snapshot(link)
     since = snapshot.step if snapshot else 0
     wanted = [snapshot.file] if snapshot else []
     wanted += [one.record.file for one in history.back(link) if one.step > since and one.record is not None]
-    return next((name for name in wanted if not os.path.isfile(folder / name)), "")
+    return next((name for name in wanted if not place.has(name)), "")
 
 
 def needless(folder: Path, history: History, keep: int, now_s: float) -> list[Needless]:

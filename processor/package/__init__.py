@@ -3,6 +3,7 @@
 manifest    model.json: what a version is
 version     a version's folder, written aside and committed by one rename
 delta       one file: what changed since the parent step
+place       where a version's files live, if not where they are read
 repository  which models, versions and deltas there are
 tensors     safetensors files without a copy
 regular_file  what of a repository may be opened at all, and read
@@ -20,6 +21,7 @@ __all__ = [
     "delta",
     "manifest",
     "mapped_file",
+    "place",
     "recording_columns",
     "regular_file",
     "repository",

@@ -34,7 +34,7 @@ def exclusive_file(path: Path) -> AbstractContextManager[BinaryIO]:
 @contextmanager
 def _whole_file(path: Path, name: Callable[[Path, Path], None]) -> Iterator[BinaryIO]:
     """name: gives a whole file, by its temporary name, its own."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = hidden_beside(path)
     try:
         with open(temporary, "xb") as file:
             yield file
@@ -57,6 +57,11 @@ def give_name(temporary: Path, path: Path) -> None:
         with open(path, "xb", buffering=0) as file:
             file.write(data)
             os.fsync(file.fileno())
+
+
+def hidden_beside(path: Path) -> Path:
+    """A name beside a file or folder that nobody has and no reader opens."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
 def fsync_folder(folder: Path) -> None:

@@ -21,8 +21,9 @@ from typing import Any
 from processor.errors import BadInput, Corrupt, NotFound, NotReady, UnknownModel, shortage
 from processor.package.atomic import atomic_file
 from processor.package.manifest import NAME
+from processor.package.place import FolderPlace, VersionPlace
 from processor.package.regular_file import read_file
-from processor.package.version import MANIFEST, VersionReader, inside
+from processor.package.version import MANIFEST, VersionReader, VersionWriter, inside
 
 LABELS = "labels.json"
 TRAFFIC = "traffic.json"
@@ -59,7 +60,10 @@ class FolderWatch:
 
 
 class Repository:
-    """A folder of models; every path it hands out lies inside it."""
+    """A folder of models; every path it hands out lies inside it. remote: it is the mirror of one that lies elsewhere
+    (processor.mirror)."""
+
+    remote = False
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
@@ -111,7 +115,37 @@ class Repository:
         if number is not None and number not in known:
             there = listed(map(str, reversed(known)))
             raise NotFound(f"model {model[:64]!r} version {number} is not in the repository, which holds {there}")
-        return VersionReader(self.folder(model, known[-1] if number is None else number))
+        return self.reader(model, known[-1] if number is None else number)
+
+    def reader(self, model: str, number: int) -> VersionReader:
+        """Opens a version that is known to be there."""
+        return VersionReader(self.folder(model, number), place=self.place(model, number))
+
+    def writer(self, model: str, number: int, beside: bool = False) -> VersionWriter:
+        """Begins a version; see VersionWriter. Raises Conflict where there is one."""
+        return VersionWriter(self.root, model, number, beside, self.place(model, number))
+
+    def place(self, model: str, number: int) -> VersionPlace:
+        """Where a version lives, or is to live."""
+        return FolderPlace(self.root / model / str(number))
+
+    def ready(self, model: str, number: int) -> bool:
+        """Whether all that it takes to load a version is here; where it is not, it is on its way then. Raises why it
+        cannot be had."""
+        return True
+
+    def prepare(self, model: str, number: int) -> None:
+        """Has all that it takes to load a version be here; raises why it cannot be had."""
+
+    def seen_s(self) -> float:
+        """Seconds since it could last be asked what is new."""
+        return 0.0
+
+    def follow(self) -> None:
+        """From now on somebody looks for what is new all the time, and who reads does not wait for a network."""
+
+    def close(self) -> None:
+        """Nobody does any longer."""
 
     def resolve(self, path: str) -> Path:
         """A file inside the repository by relative or absolute path; raises NotFound for anything else."""
@@ -149,10 +183,13 @@ class Repository:
 
     def _keep(self, model: str, name: str, document: dict[str, Any]) -> None:
         try:
-            with atomic_file(self.root / model / name) as file:
-                file.write(json.dumps(document, indent=1).encode())
+            self._put(f"{model}/{name}", json.dumps(document, indent=1).encode())
         except OSError:
             raise NotReady(f"{name.partition('.')[0]}: the repository cannot be written") from None
+
+    def _put(self, name: str, data: bytes) -> None:
+        with atomic_file(self.root / name) as file:
+            file.write(data)
 
 
 def listed(names: Iterable[str], between: str = ", ") -> str:

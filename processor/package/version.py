@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +25,10 @@ from numpy.typing import NDArray
 
 from processor.errors import Conflict, Corrupt, NotFound, unreadable
 from processor.memory import reserve
-from processor.package.atomic import atomic_file, fsync_folder
+from processor.package.atomic import atomic_file, fsync_folder, hidden_beside
 from processor.package.manifest import MAX_MANIFEST_NBYTES, File, Manifest
 from processor.package.mapped_file import MappedFile, Stat, stat_of
+from processor.package.place import FolderPlace, VersionPlace
 from processor.package.regular_file import open_regular, read_file
 from processor.package.tensors import crc32, file_crc32, parse_tensors, write_tensors
 
@@ -100,13 +100,17 @@ class VersionWriter:
     Use as a context manager: leaving the block without a commit removes what was written.
     """
 
-    def __init__(self, repository: Path, model: str, version: int, beside: bool = False) -> None:
-        """beside: the version's folder is there already and holds what the version is made from, but no manifest."""
+    def __init__(
+        self, repository: Path, model: str, version: int, beside: bool = False, place: VersionPlace | None = None
+    ) -> None:
+        """beside: the version's folder is there already and holds what the version is made from, but no manifest.
+        place: where it is to live, if not in the folder (processor.package.repository.Repository.writer)."""
         self.repository, self.model, self.version = repository, model, version
         self._target, self._beside = repository / model / str(version), beside
+        self.place = place or FolderPlace(self._target)
         if (self._target / MANIFEST if beside else self._target).exists():
             raise Conflict(f"version {version} of {model!r} exists already")
-        self.folder = self._target.with_name(f".{version}.{secrets.token_hex(4)}.tmp")
+        self.folder = hidden_beside(self._target)
         self.folder.mkdir(parents=True)
 
     def __enter__(self) -> VersionWriter:
@@ -145,12 +149,8 @@ class VersionWriter:
             file.write(text)
         if self._beside:
             self._move_in()
-            return self._target
-        try:
-            self.folder.rename(self._target)
-        except OSError:
-            raise Conflict(f"version {manifest.version} of {manifest.model!r} exists already") from None
-        fsync_folder(self._target.parent)
+        else:
+            self.place.settle(self.folder)
         return self._target
 
     def _move_in(self) -> None:
@@ -165,18 +165,16 @@ class VersionWriter:
         fsync_folder(self._target)
 
 
-def add_file(folder: Path, name: str, data: bytes) -> None:
+def add_file(version: VersionReader, name: str, data: bytes) -> None:
     """Puts one file more, or another in its place, into a committed version, and into its manifest; raises NotFound.
 
     A reader between the two renames finds a file that the manifest does not describe: one that it did not name before,
     and so does not open, or one whose checksum does not match, which refuses the version until the next look.
     """
-    manifest = VersionReader(folder).manifest
-    with atomic_file(folder / name) as file:
-        file.write(data)
+    manifest = VersionReader(version.folder, place=version.place).manifest
+    version.place.replace(name, data)
     files = {**manifest.files, name: File(len(data), crc32(data))}
-    with atomic_file(folder / MANIFEST) as file:
-        file.write(replace(manifest, files=files).to_json())
+    version.place.replace(MANIFEST, replace(manifest, files=files).to_json())
 
 
 class VersionReader:
@@ -184,11 +182,11 @@ class VersionReader:
     when the manifest is not sound.
 
     manifest: with the tables' rows and files of what is read. root_manifest: as it was published. mapped: the files
-    that views were handed out of.
+    that views were handed out of. place: where the version lives, if not in the folder.
     """
 
-    def __init__(self, folder: Path, snapshot: SnapshotList | None = None) -> None:
-        self.folder, self.snapshot = folder, snapshot
+    def __init__(self, folder: Path, snapshot: SnapshotList | None = None, place: VersionPlace | None = None) -> None:
+        self.folder, self.snapshot, self.place = folder, snapshot, place or FolderPlace(folder)
         self.mapped: list[MappedFile] = []
         self._verified: dict[str, Stat] = {}
         try:
@@ -213,9 +211,18 @@ class VersionReader:
                 pass
 
     def _verify_file(self, name: str) -> None:
-        entry = self.manifest.files[name]
         try:
-            with open_regular(self._path(name), name) as file:
+            self._verify_once(name)
+        except Corrupt:
+            if not self.place.again(self._where(name)):
+                raise
+            self._verify_once(name)
+
+    def _verify_once(self, name: str) -> None:
+        entry = self.manifest.files[name]
+        path = self._brought(name)
+        try:
+            with open_regular(path, name) as file:
                 seen = stat_of(file.fileno())
                 if seen[1] != entry.nbytes:
                     raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {seen[1]}")
@@ -229,7 +236,7 @@ class VersionReader:
     def tensors(self, name: str) -> dict[str, NDArray[Any]]:
         """Views of one safetensors file that the manifest names, mapped: what verify() has read, where it has."""
         entry = self._entry(name)
-        file = MappedFile.of(self._path(name), name, entry.crc32, self._verified.get(name))
+        file = MappedFile.of(self._brought(name), name, entry.crc32, self._verified.get(name))
         arrays = parse_tensors(file.array, name).arrays
         self.mapped.append(file)
         return arrays
@@ -239,9 +246,18 @@ class VersionReader:
         return self._read(name).tobytes()
 
     def _read(self, name: str) -> NDArray[np.uint8]:
-        entry = self._entry(name)
         try:
-            data = read_file(self._path(name), min(entry.nbytes, MOST_NBYTES), name)
+            return self._read_once(name)
+        except Corrupt:
+            if not self.place.again(self._where(name)):
+                raise
+            return self._read_once(name)
+
+    def _read_once(self, name: str) -> NDArray[np.uint8]:
+        entry = self._entry(name)
+        path = self._brought(name)
+        try:
+            data = read_file(path, min(entry.nbytes, MOST_NBYTES), name)
         except OSError as error:
             raise unreadable(name, error) from None
         if data.nbytes != entry.nbytes:
@@ -266,9 +282,20 @@ class VersionReader:
             raise Corrupt(f"{DENSE}: the manifest's float32 tensors wanted")
         return arrays
 
-    def _path(self, name: str) -> Path:
+    def bring(self, names: Iterable[str] | None = None) -> None:
+        """Has every file of the package, or of `names`, lie in the folder."""
+        for name in self.manifest.files if names is None else names:
+            self._brought(name)
+
+    def _brought(self, name: str) -> Path:
+        where = self._where(name)
+        path = inside(self.folder, where)
+        self.place.bring(where, self._entry(name).nbytes)
+        return path
+
+    def _where(self, name: str) -> str:
         snapshot = self.snapshot
-        return inside(self.folder, f"{snapshot.folder}/{name}" if snapshot and name in snapshot.files else name)
+        return f"{snapshot.folder}/{name}" if snapshot and name in snapshot.files else name
 
 
 def _as_of(manifest: Manifest, snapshot: SnapshotList) -> Manifest:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,13 +57,14 @@ def fold(version: VersionReader, ledger: Ledger, progress: Progress | None = Non
         _write(folder / SNAPSHOT_LIST, lambda file: file.write(data))
         for written in (folder, folder.parent, version.folder):
             fsync_folder(written)
+        version.place.send(name)
         ledger.snapshot(link, f"{name}/{SNAPSHOT_LIST}", sha256(data), len(data))
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
+        version.place.remove(name)
         raise NotReady(f"snapshot: the repository cannot be written: {os.strerror(error.errno or 0)}") from None
     except BaseException:
         if not ledger.may_name(f"{name}/{SNAPSHOT_LIST}"):
-            shutil.rmtree(folder, ignore_errors=True)
+            version.place.remove(name)
         raise
     return link
 

@@ -376,20 +376,20 @@ class ServedModel(RoutedModel):
         """A version as its chain has it, at a generation of it (default: the one that is to be served), and open."""
         folder = self._repository.folder(self.name, number)
         try:
-            version, follower = self._replay(folder, target, from_snapshot=True)
+            version, follower = self._replay(number, target, from_snapshot=True)
         except (Corrupt, Diverged) as error:
             if not (folder / SNAPSHOTS).exists():
                 raise
             log.error("%s version %d: cannot begin at its snapshot: %s", self.name, number, error)
-            version, follower = self._replay(folder, target, from_snapshot=False)
+            version, follower = self._replay(number, target, from_snapshot=False)
         if target is not None and version.digest != target.digest:
             raise Conflict(f"rollback: the deltas on disk lead to {version.generation}, not to {number}.{target.step}")
         version.open(self._connect(version))
         return version, follower
 
-    def _replay(self, folder: Path, target: Link | None, from_snapshot: bool) -> tuple[ServedVersion, Follower]:
-        files = VersionReader(folder)
-        ledger = Ledger(files.folder, files.root_manifest, self._clock.unix_s)
+    def _replay(self, number: int, target: Link | None, from_snapshot: bool) -> tuple[ServedVersion, Follower]:
+        files = self._repository.reader(self.name, number)
+        ledger = Ledger(files, self._clock.unix_s)
         known = self._followers.get(files.manifest.version)
         probation = known.probation if known else Probation(lambda: self.policy.delta_guard, self.vigilance)
         follower = Follower(self.name, ledger, self._clock, probation)

@@ -36,7 +36,7 @@ def generations(ctx: typer.Context, incomplete: str) -> list[str]:
 
     try:
         version = Repository(_folder(ctx)).version(ctx.params.get("model") or "")
-        ledger = Ledger(version.folder, version.root_manifest)
+        ledger = Ledger(version)
         ledger.begin_at_snapshot()
         ledger.look()
         line = islice(ledger.history.back(ledger.history.target), 1, UNDO_DEPTH + 1)

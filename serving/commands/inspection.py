@@ -86,7 +86,7 @@ def describe_deltas(root: str, model: str, version: int | None) -> None:
     """Prints the chain of a version, record by record, its deltas verified, and files that no record names; what is
     broken is said where it stands, and the rest still listed. Writes nothing."""
     reader = Repository(root).version(model, version)
-    ledger = Ledger(reader.folder, reader.root_manifest)
+    ledger = Ledger(reader)
     trouble = ""
     try:
         ledger.look()
@@ -151,7 +151,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
     manifest = files.manifest
     number = manifest.version
     nbytes = sum(f.nbytes for f in manifest.files.values())
-    ledger = Ledger(files.folder, files.root_manifest)
+    ledger = Ledger(files)
     ledger.look()
     history = ledger.history
     bare = [b for b in bare_deltas(files.folder) if b.step > history.top]

@@ -28,5 +28,5 @@ def recordings_warmup(
 
     files = Repository(repository).version(model, version)
     chosen = read_requests(recordings, model, files.manifest.inputs, requests)
-    add_file(files.folder, WARMUP, dump_warmup(chosen))
+    add_file(files, WARMUP, dump_warmup(chosen))
     print(f"{model} {files.manifest.version}: {len(chosen)} requests to warm up with")

@@ -48,7 +48,7 @@ def prune(
         for number in store.versions(name):
             files = store.version(name, number)
             # As it is on disk: nothing is adopted here, so that --dry-run writes nothing.
-            ledger = Ledger(files.folder, files.root_manifest)
+            ledger = Ledger(files)
             ledger.look()
             found += needless(files.folder, ledger.history, keep, now_s)
         for one in found:

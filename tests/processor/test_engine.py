@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from processor.backends.cost import CostTable
-from processor.chain import ledger as ledger_module
 from processor.engine import Processor, ProcessorConfig
 from processor.errors import (
     BadInput,
@@ -18,6 +17,7 @@ from processor.errors import (
     NotReady,
 )
 from processor.generation import Generation
+from processor.package import place as place_module
 from processor.sessions.group import HOLDS
 from processor.sessions.session_options import GroupConfig
 from tests.packages import make_delta, write_package
@@ -212,7 +212,7 @@ def test_messages_to_clients_carry_no_path(root, open_processor, monkeypatch):
     def refuse(path):
         raise OSError(errno.ENOSPC, "no space", str(path))
 
-    monkeypatch.setattr(ledger_module, "exclusive_file", refuse)
+    monkeypatch.setattr(place_module, "exclusive_file", refuse)
     path = publish(root, 1)
     data = path.read_bytes()
     path.unlink()

@@ -35,10 +35,7 @@ def test_any_generation_scores_as_it_was_trained_and_nothing_is_written(evaluate
 
 
 def ledger(evaluated):
-    found = Ledger(
-        Repository(evaluated.repository).version("mixed").folder,
-        Repository(evaluated.repository).version("mixed").root_manifest,
-    )
+    found = Ledger(Repository(evaluated.repository).version("mixed"))
     found.look()
     return found
 

@@ -17,7 +17,7 @@ from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput
 from processor.generation import Generation
 from processor.package.repository import Repository
-from processor.package.version import add_file
+from processor.package.version import VersionReader, add_file
 from processor.package.warmup import WARMUP, dump_warmup
 from tests.models.training.streams import FEATURES, MixedSource, differing, make_batch, make_config, snapshot
 from tests.models.training.test_lineage import Heard, assert_at_head
@@ -206,6 +206,6 @@ def test_of_a_long_stream_a_sample_is_scored_by_both(tmp_path, monkeypatch):
 def test_a_second_version_is_warmed_by_the_requests_that_warm_the_first(tmp_path):
     begin(tmp_path)[0].full()
     data = dump_warmup([make_batch(3).columns])
-    add_file(tmp_path / "mixed" / "1", WARMUP, data)
+    add_file(VersionReader(tmp_path / "mixed" / "1"), WARMUP, data)
     begin(tmp_path, ANEW)[0].full()
     assert Repository(tmp_path).version("mixed", 2).file(WARMUP) == data

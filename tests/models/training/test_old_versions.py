@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from models.training import old_versions
 from models.training.old_versions import NOTE, removable, remove_version
 from processor.errors import BadInput
+from processor.package import place
 from processor.package.repository import Repository
 from processor.package.version import MANIFEST, VersionReader
 from tests.packages import write_package
@@ -85,7 +85,7 @@ def test_a_kill_while_a_version_is_removed_leaves_it_hidden(tmp_path, repository
     def killed(folder, ignore_errors):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(old_versions.shutil, "rmtree", killed)
+    monkeypatch.setattr(place.shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
         remove_version(repository, "small", 1)
     assert repository.versions("small") == [2, 3, 4, 5]

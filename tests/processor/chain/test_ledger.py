@@ -13,6 +13,7 @@ from processor.chain.chain_record import ChainRecord, record_name, sha256
 from processor.chain.ledger import Ledger
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, NotReady
 from processor.package import atomic
+from processor.package import place as place_module
 from processor.package.delta import write_delta
 from processor.package.repository import Repository
 from tests.packages import make_delta, write_package
@@ -46,7 +47,7 @@ def snapshot_at(ledger, step):
 
 def test_a_file_stays_where_nobody_can_know_whether_its_record_stands(version, monkeypatch):
     ledger = Ledger.of(version, whole=True)
-    whole = ledger_module.exclusive_file
+    whole = place_module.exclusive_file
 
     @contextlib.contextmanager
     def written_and_then_out_of_descriptors(path):
@@ -59,7 +60,7 @@ def test_a_file_stays_where_nobody_can_know_whether_its_record_stands(version, m
         raise NotReady("too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_module, "exclusive_file", written_and_then_out_of_descriptors)
+        patched.setattr(place_module, "exclusive_file", written_and_then_out_of_descriptors)
         with pytest.raises(NotReady, match="cannot be written"):
             ledger.publish(make_delta(1, [1]))
     monkeypatch.undo()
@@ -223,7 +224,7 @@ def test_what_was_adopted_without_being_written_is_so_still_once_the_whole_chain
     snapshot_at(ledger, 4)
     drop(version, 5)
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_module, "exclusive_file", refuse_to_write)
+        patched.setattr(place_module, "exclusive_file", refuse_to_write)
         other = Ledger.of(version)
         head = other.history.head
         other.reach_back()
@@ -291,7 +292,7 @@ def test_what_was_undone_meanwhile_is_not_held(version):
 
 def test_of_two_writers_one_wins_and_the_other_decides_anew(version, monkeypatch):
     one, other = Ledger.of(version), Ledger.of(version)
-    real, lost = ledger_module.exclusive_file, []
+    real, lost = place_module.exclusive_file, []
 
     def beaten(path):
         if path.parent.name == "chain" and not lost:
@@ -299,7 +300,7 @@ def test_of_two_writers_one_wins_and_the_other_decides_anew(version, monkeypatch
             other.publish(make_delta(1, [9], tag=9))
         return real(path)
 
-    monkeypatch.setattr(ledger_module, "exclusive_file", beaten)
+    monkeypatch.setattr(place_module, "exclusive_file", beaten)
     with pytest.raises(Conflict, match="step 1 is not ahead"):
         one.publish(make_delta(1, [1]))
     assert [r.kind for r in records(version)] == ["delta"]
@@ -308,15 +309,15 @@ def test_of_two_writers_one_wins_and_the_other_decides_anew(version, monkeypatch
 
 
 def test_a_delta_that_another_adopted_between_its_file_and_its_record_is_published(version, monkeypatch):
-    one, real = Ledger.of(version), ledger_module.exclusive_file
+    one, real = Ledger.of(version), place_module.exclusive_file
 
     def adopted(path):
         if path.parent.name == "chain":
-            monkeypatch.setattr(ledger_module, "exclusive_file", real)
+            monkeypatch.setattr(place_module, "exclusive_file", real)
             Ledger.of(version)
         return real(path)
 
-    monkeypatch.setattr(ledger_module, "exclusive_file", adopted)
+    monkeypatch.setattr(place_module, "exclusive_file", adopted)
     assert one.publish(make_delta(1, [1])).step == 1
     assert [r.kind for r in records(version)] == ["delta"]
 
@@ -378,8 +379,8 @@ def test_without_hard_links_a_record_is_created_exclusively_all_the_same(version
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
 def test_where_nothing_can_be_written_files_are_adopted_in_memory(version, monkeypatch, number):
     drop(version, 1)
-    writable = ledger_module.exclusive_file
-    monkeypatch.setattr(ledger_module, "exclusive_file", lambda path: refuse_to_write(path, number))
+    writable = place_module.exclusive_file
+    monkeypatch.setattr(place_module, "exclusive_file", lambda path: refuse_to_write(path, number))
     ledger = Ledger.of(version)
     assert (ledger.history.head.step, ledger.written) == (1, False)
     with pytest.raises(NotReady, match="the repository cannot be written") as refused:
@@ -388,7 +389,7 @@ def test_where_nothing_can_be_written_files_are_adopted_in_memory(version, monke
     assert not list((version.folder / "chain").iterdir())
 
     # Somebody who can write adopts it too: the same record, which this one knows already.
-    monkeypatch.setattr(ledger_module, "exclusive_file", writable)
+    monkeypatch.setattr(place_module, "exclusive_file", writable)
     other = Ledger.of(version)
     other.publish(make_delta(2, [2]))
     assert [record.step for record in ledger.look()] == [1, 2]

@@ -40,7 +40,7 @@ def test_files_that_are_what_they_were_are_no_matter_even_when_they_were_copied(
         data = path.read_bytes()
         path.unlink()
         path.write_bytes(data)
-    add_file(version.folder, "warmup.safetensors", b"recorded")
+    add_file(version, "warmup.safetensors", b"recorded")
     patrol(watched)
     assert watched.look() == []
 

@@ -33,7 +33,7 @@ def extend(ledger, count=1):
 
 def prune(version, keep=KEEP, later_s=0.0):
     """Removes what is needless -> {name relative to the version: why}."""
-    ledger = Ledger(version.folder, version.root_manifest)
+    ledger = Ledger(version)
     ledger.look()
     found = needless(version.folder, ledger.history, keep, time.time() + later_s)
     for one in found:
@@ -136,7 +136,7 @@ def test_deltas_that_a_server_of_the_first_format_undid_go(chain):
     place = version.folder / "deltas" / "rolled-back"
     place.mkdir()
     (place / "3.safetensors").write_bytes(b"12345")
-    ledger = Ledger(version.folder, version.root_manifest)
+    ledger = Ledger(version)
     (one,) = needless(version.folder, ledger.history, KEEP, time.time())
     assert (one.path, one.nbytes) == (place, 5)
     assert prune(version) == {"deltas/rolled-back": "undone by a server of the first format"}

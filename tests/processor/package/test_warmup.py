@@ -72,13 +72,13 @@ def test_what_is_no_warm_up_is_refused():
 def test_a_file_is_put_into_a_committed_version_and_verified_with_it(tmp_path):
     folder = write_package(tmp_path)
     data = dump_warmup([make_inputs([1, 2])])
-    add_file(folder, WARMUP, data)
+    add_file(VersionReader(folder), WARMUP, data)
     reader = VersionReader(folder)
     reader.verify()
     assert reader.file(WARMUP) == data
     assert len(parse_warmup(data, manifest().inputs)) == 1
     with pytest.raises(NotFound):
-        add_file(tmp_path / "small" / "7", WARMUP, data)
+        add_file(VersionReader(tmp_path / "small" / "7"), WARMUP, data)
 
 
 def test_a_new_version_is_warmed_as_the_newest_is_if_it_has_the_same_inputs(tmp_path):
@@ -92,7 +92,7 @@ def test_a_new_version_is_warmed_as_the_newest_is_if_it_has_the_same_inputs(tmp_
     inputs = manifest().inputs
     assert carried(inputs, 1) is False
     data = dump_warmup([make_inputs([1, 2])])
-    add_file(write_package(tmp_path), WARMUP, data)
+    add_file(VersionReader(write_package(tmp_path)), WARMUP, data)
     assert carried(inputs, 2) == data
     assert carried(inputs[1:], 2) is False
     (tmp_path / "small" / "1" / WARMUP).write_bytes(data[:-1])

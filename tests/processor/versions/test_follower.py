@@ -8,6 +8,7 @@ from processor.chain import ledger as ledger_module
 from processor.chain.ledger import Ledger
 from processor.errors import Conflict, NotReady, TooLarge
 from processor.generation import Generation
+from processor.package import place as place_module
 from processor.package.delta import write_delta
 from processor.package.repository import Repository
 from processor.tables import table as table_module
@@ -318,7 +319,7 @@ def make_read_only(monkeypatch):
     def refuse(path):
         raise OSError(errno.EROFS, "read-only")
 
-    monkeypatch.setattr(ledger_module, "exclusive_file", refuse)
+    monkeypatch.setattr(place_module, "exclusive_file", refuse)
 
 
 @pytest.fixture
@@ -345,7 +346,7 @@ def test_on_a_read_only_copy_a_rollback_of_somebody_else_is_followed(root, monke
     model, ledger = open_model(root, undo_depth=1), ledger_of(root)
     ledger.rollback(1)
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_module, "exclusive_file", lambda path: pytest.fail("written"))
+        patched.setattr(place_module, "exclusive_file", lambda path: pytest.fail("written"))
         assert model.poll() == ["small rolled back to 1.1"]
     assert_serves(model, "1.1", {1: 1})
 

@@ -10,6 +10,7 @@ from processor.chain.chain_record import ChainRecord
 from processor.clock import SystemClock
 from processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound, NotReady, TooLarge
 from processor.generation import Generation
+from processor.package import place as place_module
 from processor.package.delta import write_delta
 from processor.package.repository import Repository
 from processor.tables import table as table_module
@@ -249,7 +250,7 @@ def test_an_upload_that_cannot_be_kept_is_not_served(root, monkeypatch, name):
     def refuse(*_):
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(ledger_module, name, refuse)
+    monkeypatch.setattr(place_module, name, refuse)
     with pytest.raises(NotReady):
         model.apply_bytes(delta_bytes(root, 1, [1], tag=1))
     assert_serves(model, "1.0")

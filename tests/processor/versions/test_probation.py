@@ -213,7 +213,7 @@ def test_where_nothing_can_be_written_it_is_held_in_memory_and_says_so(tmp_path,
     def refuse(*_, **__):
         raise OSError(30, "read-only")
 
-    monkeypatch.setattr("processor.chain.ledger.exclusive_file", refuse)
+    monkeypatch.setattr("processor.package.place.exclusive_file", refuse)
     model.poll()
     assert served(model) == f"1.{GOOD}"
     assert model.chain(1).state == "HELD"

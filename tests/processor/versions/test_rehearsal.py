@@ -8,7 +8,7 @@ import pytest
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.features.plan import SparsePlan
 from processor.overview import version_stats
-from processor.package.version import add_file
+from processor.package.version import VersionReader, add_file
 from processor.package.warmup import WARMUP, dump_warmup
 from tests.packages import BUCKETS, make_inputs, write_package
 
@@ -44,7 +44,7 @@ def test_every_session_has_run_every_bucket_before_a_request_comes(root, options
 def test_recorded_requests_are_what_it_is_warmed_with(root, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "freshet.replica")
     requests = [make_inputs([n, n + 1], seed=n) for n in range(30)]
-    add_file(root / "small" / "1", WARMUP, dump_warmup(requests))
+    add_file(VersionReader(root / "small" / "1"), WARMUP, dump_warmup(requests))
     seen, fill = [], SparsePlan.fill
 
     def watch(self, tables, epoch, bound, spans, out, counts):
@@ -62,7 +62,9 @@ def test_recorded_requests_are_what_it_is_warmed_with(root, monkeypatch, caplog)
 
 def test_a_version_whose_requests_are_not_its_own_is_refused(root):
     write_package(root, 2, users=USERS)
-    add_file(root / "small" / "2", WARMUP, dump_warmup([make_inputs([1]) | {"user": np.zeros(1, np.float32)}]))
+    add_file(
+        VersionReader(root / "small" / "2"), WARMUP, dump_warmup([make_inputs([1]) | {"user": np.zeros(1, np.float32)}])
+    )
     with Processor.initialize(ProcessorConfig(repository=str(root))) as processor:
         assert processor.replica("small").generation.version == 1
         (status, _) = processor.status("small")
@@ -73,7 +75,7 @@ def test_a_version_whose_requests_are_not_its_own_is_refused(root):
 def test_what_was_recorded_with_numbers_that_are_refused_by_now_refuses_no_version(root, value):
     requests = [make_inputs([1]), make_inputs([2])]
     requests[1]["floats"][0, 0] = value
-    add_file(root / "small" / "1", WARMUP, dump_warmup(requests))
+    add_file(VersionReader(root / "small" / "1"), WARMUP, dump_warmup(requests))
     with Processor.initialize(ProcessorConfig(repository=str(root))) as processor:
         reply = processor.process(PredictRequest("small", make_inputs([1])))
         assert np.isfinite(reply.outputs["score"]).all()
