@@ -63,7 +63,7 @@ class ProcessorConfig(SessionConfig):
     """The options of a Processor. repository: folder of models. models: the only ones to serve, or None.
     undo_depth: deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row
     store, or None. budgets: memory for the rows of tables, or None. policies: by model. delta_guard: see ModelHost.
-    limits: of requests. strict: a model that is there and cannot be served ends the start; else the others are
+    limits: of requests. max_staleness_s: see ModelHost. strict: a model that is there and cannot be served ends the start; else the others are
     served. The rest: see processor.sessions.session_options."""
 
     repository: str
@@ -75,6 +75,7 @@ class ProcessorConfig(SessionConfig):
     delta_guard: str = ON
     limits: RequestLimits = DEFAULTS
     strict: bool = True
+    max_staleness_s: float = 0.0
 
 
 class Processor(Predictor, ModelHost):
@@ -88,7 +89,7 @@ class Processor(Predictor, ModelHost):
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
         ModelHost.__init__(
             self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets,
-            config.policies, config.delta_guard,
+            config.policies, config.delta_guard, config.max_staleness_s,
         )  # fmt: skip
         Predictor.__init__(self, Groups(config, clock), clock, config.limits)
 

@@ -71,6 +71,7 @@ def version_stats(host: ModelHost) -> list[VersionStats]:
                     out=out.reason if out else "",
                     shadow=host.shadowed(version),
                     chain=model.chain(number),
+                    staleness_s=model.staleness_s(number),
                     computes=dict(version.replicas.computes),
                 )
             )
@@ -81,7 +82,7 @@ def describe(host: ModelHost, now_s: float) -> dict[str, Any]:
     """The report that ModelHost.info() gives of the models, JSON-able: versions, labels, generation, freshness, memory.
     now_s: Unix time."""
     models = {name: _describe_model(host, model, now_s) for name, model in sorted(host.catalogue.items())}
-    return {"ready": host.ready, "models": models}
+    return {"ready": host.ready, "reachable": host.reachable, "models": models}
 
 
 def describe_tables(host: ModelHost, model: str, version: int | None = None) -> dict[str, Any]:
@@ -151,6 +152,7 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
         served[str(number)] = {
             "generation": str(version.generation),
             "digest": version.digest,
+            "staleness_s": round(model.staleness_s(number), 3),
             "chain": asdict(chain) if (chain := model.chain(number)) else None,
             "published_at": version.published_at,
             "age_s": max(0.0, now_s - version.published_at),

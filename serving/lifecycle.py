@@ -18,6 +18,10 @@ class Engine(Protocol):
     @property
     def ready(self) -> bool: ...
 
+    @property
+    def stale(self) -> str:
+        """Why what it serves is too old, in one line; "" where it is not."""
+
 
 P = TypeVar("P", bound=Engine)
 P_co = TypeVar("P_co", bound=Engine, covariant=True)
@@ -91,7 +95,8 @@ class Lifecycle(Generic[P]):
         """Why the server is not ready, in one line; of one that is not."""
         if self._draining:
             return "server: draining"
-        return self._obstacle or "server: not every model is ready"
+        stale = self._processor.stale if self._processor is not None else ""
+        return self._obstacle or stale or "server: not every model is ready"
 
     def processor(self) -> P:
         """The processor; raises NotReady while models load and once the server has closed."""

@@ -58,6 +58,15 @@ class ServeConfig(FrontOptions, SessionOptions):
             "Between two looks at the repository", between(0.001, 3600), unit="seconds", heading=REPOSITORY
         ),
     )
+    max_staleness_s: float = field(
+        default=0.0,
+        metadata=option(
+            "Ready only while what is served was the repository's newest record so long ago at most",
+            between(0, 604_800, "no bound"),
+            unit="seconds",
+            heading=REPOSITORY,
+        ),
+    )
     strict: bool = field(
         default=False,
         metadata=option(
@@ -178,6 +187,11 @@ class ServeConfig(FrontOptions, SessionOptions):
         threaded = {"device_stages": self.device_stages, "groups": self.groups, "remote tables": self.remote()}
         for what, wanted in threaded.items():
             _want(self.compute != "inline" or not wanted, f"compute: auto or threads wanted with {what}, got 'inline'")
+        _want(
+            not self.max_staleness_s or self.max_staleness_s > self.poll_interval_s,
+            f"max_staleness_s: 0, or more than poll_interval_s, which is {self.poll_interval_s:g}, wanted, got "
+            f"{self.max_staleness_s:g}",
+        )
         self.budgets()
         self.policies()
 

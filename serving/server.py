@@ -82,6 +82,7 @@ def open_processor(config: ServeConfig, layout: Layout) -> Processor:
         "budgets": config.budgets(),
         "policies": config.policies(),
         "delta_guard": config.delta_guard,
+        "max_staleness_s": config.max_staleness_s,
         "limits": RequestLimits.of(config),
         "strict": config.strict,
     }

@@ -66,9 +66,16 @@ class Repository:
     remote = False
 
     def __init__(self, root: str | Path) -> None:
-        self.root = Path(root).absolute()
+        self.root, self._seen_at_s = Path(root).absolute(), time.monotonic()
         if not self.root.is_dir():
             raise NotFound(f"repository: {str(root)!r} is not a folder; create it or pass --repository")
+
+    def seen_s(self) -> float:
+        """Seconds since the repository could last be asked: 0.0 for a folder that is there."""
+        now_s = time.monotonic()
+        if self.root.is_dir():
+            self._seen_at_s = now_s
+        return now_s - self._seen_at_s
 
     def models(self) -> list[str]:
         """Names of the folders that may be models."""

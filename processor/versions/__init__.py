@@ -13,6 +13,7 @@ control         the words that a flip changes, shared by all processes
 rounds          one look at each model, in which nobody waits for the slow
 rehearsal       warm-up: recorded requests through every bucket before a version is offered
 once            the user's part of a dense graph, run once a request
+staleness       when what is served is too old for whoever set a bound
 refusals        versions that could not be served, and when to try them again
 routes          which version answers a request
 traffic         splits over labels, and what was taken out of them

@@ -14,6 +14,10 @@ States
                repository follow, whichever of them was first; in memory alone where none can be written
     DIVERGED   what is on disk is not what is served under its name: nothing further is taken, until the file that says
                so is put back as it was, or the version is loaded anew
+
+Staleness is how long ago a look last found that what is served is what the records say: CURRENT, or HELD, which is a
+decision and the same everywhere. A look that finds something newer and cannot serve it, or that cannot be made at all,
+leaves it to grow, and so does the time until the next look.
 """
 
 from __future__ import annotations
@@ -46,8 +50,14 @@ class OutOfReach(Exception):
 class Follower:
     """Follows the chain of one version. Used under its model's lock; status is replaced whole."""
 
-    def __init__(self, model: str, ledger: Ledger, clock: Clock, probation: Probation) -> None:
+    def __init__(
+        self, model: str, ledger: Ledger, clock: Clock, probation: Probation, seen_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """seen_s: see Repository.seen_s."""
         self.ledger, self.probation = ledger, probation
+        self._clock, self._seen_s = clock, seen_s
+        self.current_at_s = clock.now_s()
+        """When it last was known to serve what the records say; at first, when it began to follow them."""
         self._model, self._arrivals = model, Arrivals(ledger.folder, clock.now_s)
         # Path -> what the file was, and at how many records (or FOR_GOOD) it was refused.
         self._refused: dict[Path, tuple[Identity, int]] = {}
@@ -313,6 +323,9 @@ class Follower:
         if seen != self._counted[0]:
             self._counted = seen, _distance(history, version.digest)
         behind = self._counted[1] + len(self._waiting)
+        if state in (CURRENT, HELD) and self.ledger.folder.is_dir():
+            # Where the folder has gone nobody has looked at anything, though no record was missed.
+            self.current_at_s = max(self.current_at_s, self._clock.now_s() - self._seen_s())
         now = ChainStatus(state, reason, version.digest, history.number, history.top + 1, behind)
         if now != self.status:
             self.status = now

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from processor.versions.replica import Replicas
 from processor.versions.rounds import Rounds
 from processor.versions.routes import VersionStatus, find
 from processor.versions.served_version import ServedVersion
+from processor.versions.staleness import Staleness, find_stale
 from processor.watching.aftermath import LabelSums, TakeBack
 from processor.watching.delta_guard import ON, DeltaBounds
 from processor.watching.judge import Evidence, Judge
@@ -47,6 +48,8 @@ log = logging.getLogger("freshet.host")
 LOOK_INTERVAL_S = 1.0
 BEATS = 4
 REST_S = 5.0
+REACHED_WITHIN_S = 5.0
+"""A repository that could not be asked for longer is out of reach."""
 
 
 class ModelHost(ABC):
@@ -63,10 +66,12 @@ class ModelHost(ABC):
         budgets: Budgets | None = None,
         policies: Mapping[str, ModelPolicy] | None = None,
         delta_guard: str = ON,
+        max_staleness_s: float = 0.0,
     ) -> None:
         """models: the only ones to serve, or None. processes: how many may read a version. remote: where the rows of
         remote tables are. budgets: memory for the rows of tables. policies: by model, as configured. delta_guard: its
-        mode (processor.watching.delta_guard) for models whose policy has no such section."""
+        mode (processor.watching.delta_guard) for models whose policy has no such section. max_staleness_s: beyond it
+        nothing is ready; 0 for no bound."""
         self._repository = Repository(repository)
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
         self._root = FolderWatch(self._repository.root)
@@ -89,6 +94,8 @@ class ModelHost(ABC):
         self._keepers: list[Keeper] = []
         self._beats = 0
         self._rounds = Rounds(self._poll_model)
+        self._max_staleness_s, self._told_stale = max_staleness_s, ""
+        self._reached = False
         self._expected = frozenset(models or ())
         # Of those, models that were refused and have not answered since: they keep the others from nobody.
         self._excused: frozenset[str] = frozenset()
@@ -143,6 +150,9 @@ class ModelHost(ABC):
     def rerouted(self) -> None:  # noqa: B027
         """Called when what answers a model's requests has changed, and in whose words."""
 
+    def aged(self, stale: str) -> None:  # noqa: B027
+        """Called when the line of `stale` has changed."""
+
     def models(self) -> list[str]:
         return sorted(self._models)
 
@@ -157,12 +167,35 @@ class ModelHost(ABC):
 
     @property
     def ready(self) -> bool:
+        """Whether every model that is expected answers, by what is not too old."""
+        return self.answering and not self.stale
+
+    @property
+    def answering(self) -> bool:
         """Whether every model that is expected answers: those that were named, or that were there at the start. One of
         which nothing can be read keeps nobody waiting; but where nothing answers at all, nothing is ready. One that is
         added later does not change it."""
         models, expected = self._models, self._expected
         answered = not expected or any(name in models and models[name].ready for name in expected)
         return not self._closed and answered and not self.awaited
+
+    @property
+    def stale(self) -> str:
+        """Why what is served is too old, in one line; "" where it is not, or where no bound is set."""
+        found = find_stale(self._stalenesses(), self._max_staleness_s) if self._max_staleness_s else None
+        return found.line(self._max_staleness_s) if found else ""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the repository can be asked: the last look at it came through."""
+        return self._reached
+
+    def _stalenesses(self) -> Iterator[Staleness]:
+        """Of every version that requests to an expected model come to without naming it."""
+        for name in sorted(self._expected):
+            if (model := self._models.get(name)) is not None:
+                for number in model.routes.shares():
+                    yield Staleness(name, number, model.staleness_s(number))
 
     @property
     def awaited(self) -> list[str]:
@@ -199,7 +232,9 @@ class ModelHost(ABC):
                 return []
             if not self._keepers:
                 self._start_keepers()
+            self._reached = False
             self._find_models()
+            self._reached = self._repository.seen_s() < REACHED_WITHIN_S
             names = list(self._models)
         if patience_s is None:
             events = [line for name in names for line in self._poll_model(name)]
@@ -434,12 +469,25 @@ class ModelHost(ABC):
     def _look(self) -> bool:
         """Looks once a second, and at once where something is served that is not known to be good."""
         self._beats += 1
+        self._tell_stale()
         doubtful = any(model.doubtful for model in self._models.values())
         if doubtful:
             self.refresh()
         if doubtful or self._beats % BEATS == 0:
             self.look()
         return False
+
+    def _tell_stale(self) -> None:
+        """Says once that what is served has become too old, and that it is not any more; and how old, whoever asks."""
+        line, told = self.stale, self._told_stale
+        if line == told:
+            return
+        self._told_stale = line
+        if line and not told:
+            log.warning("not ready: %s", line)
+        elif told and not line:
+            log.info("what is served is not too old any more")
+        self.aged(line)
 
     def _patrol(self) -> bool:
         report(log, self.examine())

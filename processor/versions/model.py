@@ -107,6 +107,11 @@ class ServedModel(RoutedModel):
         follower = self._followers.get(version)
         return follower.status if follower else None
 
+    def staleness_s(self, version: int) -> float:
+        """Seconds since a version was last known to serve the newest record; 0.0 for one that is not loaded."""
+        follower = self._followers.get(version)
+        return max(0.0, self._clock.now_s() - follower.current_at_s) if follower else 0.0
+
     def timeline(self, number: int, most: int) -> dict[str, Any]:
         """The newest records of a loaded version (processor.versions.timeline); takes no lock. Raises NotFound."""
         version, follower = self.served.get(number), self._followers.get(number)
@@ -392,7 +397,7 @@ class ServedModel(RoutedModel):
         ledger = Ledger(files, self._clock.unix_s)
         known = self._followers.get(files.manifest.version)
         probation = known.probation if known else Probation(lambda: self.policy.delta_guard, self.vigilance)
-        follower = Follower(self.name, ledger, self._clock, probation)
+        follower = Follower(self.name, ledger, self._clock, probation, self._repository.seen_s)
         follower.open(from_snapshot)
         until = target or follower.target
         if until.step < ledger.history.base.step:

@@ -116,7 +116,8 @@ class ChainStatus:
 class VersionStats:
     """A loaded version's snapshot. tables: lookups, and those answered by the default row, by table. outputs: names of
     the sketch's outputs, in order. scores, drift: see Trend. out: why it has been taken out, or "". shadow: what it has
-    done as one. chain: where it stands against its files. computes: backend and precision, by bucket."""
+    done as one. chain: where it stands against its files. computes: backend and precision, by bucket. staleness_s: since
+    it was last known to serve the newest record."""
 
     model: str
     version: int
@@ -132,3 +133,4 @@ class VersionStats:
     shadow: Compared | None = None
     chain: ChainStatus | None = None
     computes: Mapping[int, str] = field(default_factory=dict)
+    staleness_s: float = 0.0

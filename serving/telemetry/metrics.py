@@ -300,7 +300,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "freshet_ready",
-            "1 when every model answers and the server is not draining.",
+            "1 when every model answers, none is too old and the server is not draining.",
             int(self._lifecycle.ready),
         )
         counts = self.counts()
@@ -317,6 +317,11 @@ class Metrics(Collector):
         except FreshetError:
             # Loading or closed: the server's own counts are still worth reading.
             return
+        yield GaugeMetricFamily(
+            "freshet_repository_reachable",
+            "1 when the last look at the repository came through.",
+            int(processor.reachable),
+        )
         yield from _group_families(groups)
         yield from _catalogue_families(processor.catalogue)
         yield from _guard_families(processor.catalogue)

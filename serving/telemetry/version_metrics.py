@@ -89,12 +89,18 @@ def _chain_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
     behind = GaugeMetricFamily(
         "freshet_version_chain_behind", "Generations that are known and not served.", labels=LABELS
     )
+    staleness = GaugeMetricFamily(
+        "freshet_version_staleness_seconds",
+        "Since the version was last known to serve the newest record of its chain.",
+        labels=LABELS,
+    )
     for version in stats:
+        staleness.add_metric(_of(version), version.staleness_s)
         if version.chain is not None:
             for state in CHAIN_STATES:
                 states.add_metric((*_of(version), state), state == version.chain.state)
             behind.add_metric(_of(version), version.chain.behind)
-    yield from (states, behind)
+    yield from (states, behind, staleness)
 
 
 def _table_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:

@@ -88,7 +88,7 @@ class FleetHost(ModelHost):
         tables = RemoteTables.of(remote, clock) if remote else None
         super().__init__(
             config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables, config.budgets(),
-            config.policies(), config.delta_guard,
+            config.policies(), config.delta_guard, config.max_staleness_s,
         )  # fmt: skip
         self._fleet = fleet
         self._registry = threading.Lock()
@@ -190,12 +190,12 @@ class FleetHost(ModelHost):
     @property
     def ready(self) -> bool:
         """See ModelHost.ready; and every seat has been up, a worker is, and none is silent."""
-        return self._routed and not self._fleet.suspects()
+        return self._routed and not self._fleet.suspects() and not self.stale
 
     @property
     def _routed(self) -> bool:
-        """Readiness as far as routes tell of it; of suspects workers are told apart."""
-        return super().ready and self._fleet.complete and bool(self._fleet.offered())
+        """Readiness as far as routes tell of it; of suspects and of age workers are told apart."""
+        return self.answering and self._fleet.complete and bool(self._fleet.offered())
 
     def load_all(self, strict: bool = False) -> None:
         """See ModelHost.load_all; every worker is up when it returns."""
@@ -286,12 +286,17 @@ class FleetHost(ModelHost):
             self._controls.submit(self._answer_control, worker, message)
 
     def suspected(self) -> None:
-        """See fleet.Owner: the others say it of the whole server, for whoever keeps a connection to a suspect hangs."""
+        """See fleet.Owner: the others say it of the whole server, for whoever keeps a connection to a suspect hangs.
+        So do all of them when what is served is too old."""
         with self._telling:
             seats = self._fleet.suspects()
             for worker in self._fleet.lively():
                 with contextlib.suppress(Gone):
-                    worker.tell("silent", {"seats": seats})
+                    worker.tell("unready", {"seats": seats, "stale": self.stale})
+
+    def aged(self, stale: str) -> None:
+        """See ModelHost.aged."""
+        self.suspected()
 
     # Reports.
 

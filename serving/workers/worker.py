@@ -83,6 +83,8 @@ class WorkerPredictor(Predictor):
         super().__init__(groups, clock, limits)
         self.groups = groups
         self.ready = False
+        # The supervisor knows, and tells the lifecycle.
+        self.stale = ""
         self._models: dict[str, Routes[Replica]] = {}
 
     def reroute(self, message: Message, replicas: dict[int, Receiver]) -> None:
@@ -239,8 +241,8 @@ class Worker:
             self._ports.shed(message["count"])
         elif op == "release":
             self._ports.release(message["share"])
-        elif op == "silent":
-            self._notice(message["seats"])
+        elif op == "unready":
+            self._notice(message["seats"], message["stale"])
         elif op in ("open", "frame", "preview", "forget", "close"):
             first = op == "open" or (op == "frame" and message["first"])
             self._changes.submit(message["version"], lambda: self._change(message, fds), long=first)
@@ -288,10 +290,11 @@ class Worker:
         await asyncio.gather(*self._adopting, return_exceptions=True)
         self._ports.end()
 
-    def _notice(self, seats: list[int]) -> None:
-        """Seats of others that show no life: clients that keep connections to them hang, so none is to be sent here."""
+    def _notice(self, seats: list[int], stale: str) -> None:
+        """Seats of others that show no life: clients that keep connections to them hang, so none is to be sent here.
+        stale: why what all of them serve is too old."""
         silent = f"worker {seats[0]} does" if len(seats) == 1 else f"workers {', '.join(map(str, seats))} do"
-        self._lifecycle.obstruct(f"server: {silent} not answer" if seats else "")
+        self._lifecycle.obstruct(f"server: {silent} not answer" if seats else stale)
 
     def _connection_ended(self) -> None:
         self._ended_connections[self._seat] += 1

@@ -61,6 +61,8 @@ class FakeProcessor:
     manifests: dict[str, Manifest] = field(default_factory=lambda: {"ctr": PACKED})
     generation: Generation = GENERATION
     ready: bool = True
+    stale: str = ""
+    reachable: bool = True
     hold: bool = False
     refuse: Exception | None = None
     full: Exception | None = None
@@ -215,7 +217,8 @@ class FakeProcessor:
         vigilance.held["bias"], vigilance.taken_back["shift"] = 2, 1
         vigilance.preview_s.observe(0.004)
         model = SimpleNamespace(
-            ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, status=lambda: states,
+            ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, staleness_s=lambda number: 1.5,
+            status=lambda: states,
             damaged={"tables/user.safetensors": 1}, vigilance=vigilance,
         )  # fmt: skip
         return dict.fromkeys(self.manifests, model)

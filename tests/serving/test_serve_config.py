@@ -162,3 +162,9 @@ def test_a_policy_that_is_wrong_is_named(tmp_path, text, words):
     with pytest.raises(BadInput) as caught:
         load_config({"repository": "r"}, {}, str(tmp_path / "serve.toml"))
     assert words in str(caught.value)
+
+
+def test_a_bound_of_staleness_is_longer_than_the_time_between_two_looks():
+    with pytest.raises(BadInput, match="max_staleness_s: 0, or more than poll_interval_s, which is 60, wanted, got 30"):
+        ServeConfig("repository", max_staleness_s=30.0, poll_interval_s=60.0)
+    assert ServeConfig("repository", poll_interval_s=60.0).max_staleness_s == 0.0

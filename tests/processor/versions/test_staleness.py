@@ -1,0 +1,179 @@
+"""When what is served is too old: by the clock, for each version, and for whoever has set a bound."""
+
+import logging
+import shutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.clock import FakeClock
+from processor.overview import describe, version_stats
+from processor.package.repository import Repository
+from processor.versions.staleness import Staleness, find_stale
+from tests.packages import write_package
+from tests.processor.engines import USERS
+from tests.processor.versions.models import publish
+
+STALENESSES = st.lists(
+    st.builds(Staleness, st.sampled_from("ab"), st.integers(1, 3), st.floats(0, allow_nan=False)), max_size=6
+)
+
+
+@given(STALENESSES, st.floats(0.001, 1e6))
+def test_who_is_named_is_beyond_the_bound_and_nobody_is_farther_beyond(found, bound_s):
+    stale = find_stale(found, bound_s)
+    if stale is None:
+        assert all(each.seconds <= bound_s for each in found)
+    else:
+        assert stale.seconds == max(each.seconds for each in found) > bound_s
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def staleness_of(processor):
+    return processor.catalogue["small"].staleness_s(1)
+
+
+def test_each_look_that_finds_nothing_newer_makes_it_nothing_and_time_makes_it_grow(open_processor, clock):
+    processor = open_processor(clock)
+    assert staleness_of(processor) == 0.0
+    clock.advance(3.0)
+    assert staleness_of(processor) == 3.0
+    processor.poll()
+    assert staleness_of(processor) == 0.0
+    assert processor.catalogue["small"].staleness_s(9) == 0.0
+
+
+def test_what_is_refused_makes_a_version_stale_from_when_on_it_is_behind_until_it_is_undone(
+    root, open_processor, clock
+):
+    processor = open_processor(clock)
+    path = publish(root, 1, [1])
+    path.write_bytes(path.read_bytes()[:-1])
+    for _ in range(3):
+        clock.advance(2.0)
+        processor.poll()
+    assert processor.catalogue["small"].chain(1).state == "WAITING"
+    assert staleness_of(processor) == 6.0
+    assert [stats.staleness_s for stats in version_stats(processor)] == [6.0]
+    assert describe(processor, clock.unix_s())["models"]["small"]["served"]["1"]["staleness_s"] == 6.0
+    path.unlink()
+    processor.poll()
+    assert staleness_of(processor) == 0.0
+
+
+def test_a_version_whose_files_were_replaced_is_stale(root, open_processor, clock):
+    path = publish(root, 1, [1])
+    processor = open_processor(clock)
+    path.write_bytes(b"replaced")
+    for _ in range(8):
+        clock.advance(1.0)
+        processor.poll()
+    assert processor.catalogue["small"].chain(1).state == "DIVERGED"
+    assert staleness_of(processor) > 0
+
+
+def test_what_a_person_holds_is_not_stale(root, open_processor, clock):
+    processor = open_processor(clock)
+    model = processor.catalogue["small"]
+    model._followers[1].ledger.hold("to look at")
+    publish(root, 1, [1])
+    clock.advance(2.0)
+    processor.poll()
+    assert (model.chain(1).state, staleness_of(processor)) == ("HELD", 0.0)
+
+
+def test_seconds_in_which_a_repository_could_not_be_asked_count(open_processor, clock, monkeypatch):
+    seen_s = [0.0]
+    monkeypatch.setattr(Repository, "seen_s", lambda self: seen_s[0])
+    processor = open_processor(clock)
+    clock.advance(10.0)
+    seen_s[0] = 4.0
+    processor.poll()
+    assert staleness_of(processor) == 4.0
+    assert processor.reachable
+    seen_s[0] = 40.0
+    processor.poll()
+    assert staleness_of(processor) == 4.0, "it was known to be current later than that"
+    assert not processor.reachable
+
+
+def test_beyond_the_bound_a_server_is_not_ready_and_says_why_and_with_the_next_good_look_it_is(
+    open_processor, clock, caplog
+):
+    processor = open_processor(clock, max_staleness_s=5.0)
+    assert processor.ready and processor.stale == ""
+    clock.advance(5.0)
+    assert processor.ready
+    clock.advance(2.5)
+    assert not processor.ready
+    assert processor.answering
+    wanted = "model 'small' version 1: what is served was the newest record 8 s ago, at most 5 s wanted"
+    assert processor.stale == wanted
+    with caplog.at_level(logging.INFO, "freshet.host"):
+        processor._tell_stale()
+        processor._tell_stale()
+        processor.poll()
+        processor._tell_stale()
+    assert processor.ready
+    assert [r.message for r in caplog.records if "not ready" in r.message] == [f"not ready: {wanted}"]
+    assert [r.message for r in caplog.records if "any more" in r.message] == ["what is served is not too old any more"]
+
+
+def test_without_a_bound_no_age_makes_a_server_unready(open_processor, clock):
+    processor = open_processor(clock)
+    clock.advance(1e6)
+    assert processor.ready
+    assert processor.stale == ""
+
+
+def test_a_model_that_came_later_and_a_version_nobody_is_sent_to_keep_nobody_from_being_ready(
+    root, open_processor, clock
+):
+    write_package(root, 2, users=USERS)
+    processor = open_processor(clock, max_staleness_s=5.0)
+    processor.load("small", 1)
+    path = publish(root, 1, [1])
+    path.write_bytes(b"not a delta")
+    write_package(root, users=USERS, model="late")
+    for _ in range(4):
+        clock.advance(3.0)
+        processor.poll()
+    assert processor.catalogue["small"].staleness_s(1) > 5.0
+    assert processor.ready
+    processor.catalogue["late"]._followers[1].current_at_s = clock.now_s() - 50.0
+    assert processor.ready
+
+
+def test_a_server_has_followed_the_chain_to_its_end_before_it_is_ready(root, open_processor, clock, monkeypatch):
+    """What comes while a version is loaded and warmed is served before the first look ends."""
+    for step in range(1, 4):
+        publish(root, step, [step], tag=step)
+    from processor.versions.model import ServedModel
+
+    serve = ServedModel._serve
+
+    def late(self, number, version):
+        serve(self, number, version)
+        publish(root, 4, [4], tag=4)
+
+    monkeypatch.setattr(ServedModel, "_serve", late)
+    processor = open_processor(clock, max_staleness_s=5.0)
+    assert str(processor.catalogue["small"].pick().generation) == "1.4"
+    assert processor.ready
+
+
+@pytest.mark.parametrize("gone", ["", "small/1"], ids=["repository", "version"])
+def test_where_the_folder_has_gone_what_is_served_grows_old(root, open_processor, clock, gone):
+    processor = open_processor(clock)
+    shutil.move(root / gone, root.parent / "elsewhere")
+    clock.advance(4.0)
+    processor.poll()
+    assert staleness_of(processor) == 4.0
+    shutil.move(root.parent / "elsewhere", root / gone)
+    processor.poll()
+    assert staleness_of(processor) == 0.0
