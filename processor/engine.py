@@ -63,8 +63,8 @@ class ProcessorConfig(SessionConfig):
     """The options of a Processor. repository: folder of models. models: the only ones to serve, or None.
     undo_depth: deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row
     store, or None. budgets: memory for the rows of tables, or None. policies: by model. delta_guard: see ModelHost.
-    limits: of requests. max_staleness_s: see ModelHost. strict: a model that is there and cannot be served ends the start; else the others are
-    served. The rest: see processor.sessions.session_options."""
+    limits: of requests. max_staleness_s: see ModelHost. strict: a model that is there and cannot be served ends the
+    start; else the others are served. The rest: see processor.sessions.session_options."""
 
     repository: str
     models: list[str] | None = None

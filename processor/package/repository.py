@@ -70,13 +70,6 @@ class Repository:
         if not self.root.is_dir():
             raise NotFound(f"repository: {str(root)!r} is not a folder; create it or pass --repository")
 
-    def seen_s(self) -> float:
-        """Seconds since the repository could last be asked: 0.0 for a folder that is there."""
-        now_s = time.monotonic()
-        if self.root.is_dir():
-            self._seen_at_s = now_s
-        return now_s - self._seen_at_s
-
     def models(self) -> list[str]:
         """Names of the folders that may be models."""
         return sorted(e.name for e in _entries(self.root) if NAME.fullmatch(e.name) and e.is_dir())
@@ -145,8 +138,11 @@ class Repository:
         """Has all that it takes to load a version be here; raises why it cannot be had."""
 
     def seen_s(self) -> float:
-        """Seconds since it could last be asked what is new."""
-        return 0.0
+        """Seconds since it could last be asked what is new: 0.0 for a folder that is there."""
+        now_s = time.monotonic()
+        if self.root.is_dir():
+            self._seen_at_s = now_s
+        return now_s - self._seen_at_s
 
     def follow(self) -> None:
         """From now on somebody looks for what is new all the time, and who reads does not wait for a network."""

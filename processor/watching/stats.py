@@ -116,8 +116,8 @@ class ChainStatus:
 class VersionStats:
     """A loaded version's snapshot. tables: lookups, and those answered by the default row, by table. outputs: names of
     the sketch's outputs, in order. scores, drift: see Trend. out: why it has been taken out, or "". shadow: what it has
-    done as one. chain: where it stands against its files. computes: backend and precision, by bucket. staleness_s: since
-    it was last known to serve the newest record."""
+    done as one. chain: where it stands against its files. computes: backend and precision, by bucket. staleness_s:
+    since it was last known to serve the newest record."""
 
     model: str
     version: int

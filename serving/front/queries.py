@@ -31,6 +31,10 @@ class Answering(Protocol):
     @property
     def ready(self) -> bool: ...
 
+    @property
+    def stale(self) -> str:
+        """See ModelHost.stale."""
+
     def models(self) -> list[str]: ...
 
     def status(self, model: str) -> list[VersionStatus]: ...

@@ -106,7 +106,8 @@ def test_beyond_the_bound_a_server_is_not_ready_and_says_why_and_with_the_next_g
     open_processor, clock, caplog
 ):
     processor = open_processor(clock, max_staleness_s=5.0)
-    assert processor.ready and processor.stale == ""
+    assert processor.ready
+    assert processor.stale == ""
     clock.advance(5.0)
     assert processor.ready
     clock.advance(2.5)
