@@ -16,7 +16,7 @@ ENV NUMBA_CACHE_DIR=/opt/freshet/kernels
 RUN /opt/freshet/bin/python -m processor.kernels
 
 FROM build AS build-train
-RUN /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt '.[train,client,openvino,xla,mpi,redis,kafka]'
+RUN /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt '.[train,client,openvino,xla,mpi,redis,kafka,objects]'
 
 FROM python:3.11-slim AS runtime
 RUN useradd --create-home --uid 10001 freshet && mkdir /repository && chown freshet /repository

@@ -11,6 +11,7 @@ features    the sparse graph: a request's named inputs in, the dense graph's inp
 tables      embedding tables: rows in memory, on disk, in a row store
 kernels     what Numba compiles
 chain       what a version serves, as records in its folder: followed, written
+mirror      repositories in object stores, and the local folders that stand for them
 package     the on-disk format; numpy alone
 eas         DeepRec's messages
 capi        DeepRec Processor's C interface
@@ -43,6 +44,7 @@ __all__ = [
     "kernels",
     "machine",
     "memory",
+    "mirror",
     "options",
     "overview",
     "package",

@@ -21,6 +21,7 @@ EXTRA_OF = {
     "jaxlib": "xla",
     "keras": "train",
     "mpi4py": "mpi",
+    "obstore": "objects",
     "onnx": "train",
     "openvino": "openvino",
     "pyarrow": "train",

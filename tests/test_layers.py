@@ -33,6 +33,7 @@ LEVELS = {
         ("features",),
         ("kernels",),
         ("chain",),
+        ("mirror",),
         ("allowance",),
         ("cores", "extras", "generation", "options", "package"),
         ("clock", "columns", "errors", "machine", "memory"),
