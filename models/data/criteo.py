@@ -14,10 +14,10 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from models.data.files import CsvFile, find_files
+from models.data.object_files import DataPath, open_bytes
 from models.data.source import Field, Schema, choose
 from models.data.tabular import TableSource
 from processor.errors import BadInput
@@ -50,7 +50,7 @@ def default_features(path: str) -> dict[str, dict[str, Any]]:
     return sections | {name: {"kind": kind, "dim": 16} for name in CATEGORIES}
 
 
-def is_recoded(path: Path) -> bool:
+def is_recoded(path: DataPath) -> bool:
     """Whether the file is the recoded CSV; raises BadInput when its first line fits neither layout."""
     line = _first_line(path)
     if line.split(",")[:3] == ["Id", "Label", "I1"]:
@@ -64,13 +64,13 @@ def is_recoded(path: Path) -> bool:
     )
 
 
-def _first_line(path: Path) -> str:
+def _first_line(path: DataPath) -> str:
     """The first line, without its end; '' of an empty file."""
     try:
-        with open(path, "rb") as raw:
+        with open_bytes(path) as raw:
             packed = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else open(path, "rb") as file:
-            line = file.readline(_MAX_LINE_NBYTES)
+            raw.seek(0)
+            line = (gzip.GzipFile(fileobj=raw) if packed else raw).readline(_MAX_LINE_NBYTES)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or "damaged gzip"
         raise BadInput(f"{path.name}: a Criteo file wanted, could not read it: {reason}") from None

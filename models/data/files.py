@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from models.data.object_files import DataPath, StoredFile, open_bytes, stored_at, stored_files
 from models.data.source import nearest
 from processor.errors import BadInput
 
@@ -79,12 +80,15 @@ class RowNames:
         return f"row {self._first + row} of {self._file}"
 
 
-def find_files(path: str, suffixes: Sequence[str] = ()) -> list[Path]:
-    """The data files behind a file, folder or glob, in name order; raises BadInput when there are none.
+def find_files(path: str, suffixes: Sequence[str] = ()) -> Sequence[DataPath]:
+    """The data files behind a file, folder or glob, in name order; raises BadInput when there are none. They lie on a
+    disk, or where the path is an address in an object store.
 
     Within folders, hidden files, names that start with '_' (as writers leave behind) and, where suffixes are
     given, any file without one of them are passed over.
     """
+    if stored_at(path):
+        return stored_files(path, suffixes)
     if glob.has_magic(path) and not Path(path).exists():
         paths = [Path(p) for p in glob.glob(path, recursive=True)]
         files = [p for p in paths if p.is_file()]
@@ -133,7 +137,7 @@ def _line(text: str) -> str:
 
 
 class ParquetFile:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: DataPath) -> None:
         self._path = path
         self.name = path.name
         with self._open() as file:
@@ -147,7 +151,9 @@ class ParquetFile:
     def _open(self, metadata: pyarrow.parquet.FileMetaData | None = None) -> Iterator[pyarrow.parquet.ParquetFile]:
         # pre_buffer would fetch every row group at once: the whole file in memory.
         options = {"metadata": metadata, "pre_buffer": False, "buffer_size": STREAM_NBYTES}
-        with _reading(self.name, "a Parquet file"), pyarrow.parquet.ParquetFile(self._path, **options) as file:
+        path = self._path
+        source = open_bytes(path, ahead=False) if isinstance(path, StoredFile) else path
+        with _reading(self.name, "a Parquet file"), pyarrow.parquet.ParquetFile(source, **options) as file:
             yield file
 
     @property
@@ -198,12 +204,20 @@ def _decoded_nbytes(group: pyarrow.parquet.RowGroupMetaData, names: list[str]) -
     return int(group.num_rows) * 8 * len(names) + int(group.total_byte_size) + 1
 
 
+def _text_stream(path: DataPath) -> pa.NativeFile:
+    """A file's text, unpacked as its suffix says."""
+    if not isinstance(path, StoredFile):
+        return pa.input_stream(str(path), compression="detect")
+    packing = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+    return pa.input_stream(open_bytes(path), compression=packing.get(Path(path.name).suffix.lower()))
+
+
 class CsvFile:
     """A file of text cells, plain or packed (.gz, .bz2, .zst by its suffix)."""
 
     def __init__(
         self,
-        path: Path,
+        path: DataPath,
         delimiter: str = ",",
         names: list[str] | None = None,
         quoted: bool = True,
@@ -231,7 +245,7 @@ class CsvFile:
         with _reading(self.name, "a CSV file"):
             try:
                 if self._data is None:
-                    stream = pa.input_stream(str(self._path), compression="detect")
+                    stream = _text_stream(self._path)
                 else:
                     stream = pa.BufferReader(self._data)
                 with stream, pyarrow.csv.open_csv(stream, read, self._parse, convert) as reader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from models.data.object_files import stored_at, stored_files
 from processor.errors import BadInput
 
 FORMATS = ("parquet", "csv", "tfrecord", "libsvm", "criteo", "movielens")
@@ -14,6 +15,8 @@ STREAMS = ("redis", "kafka")
 """What is no file: streams of others' servers, with columns of the user's own."""
 SCHEMES = {"redis": "redis", "rediss": "redis", "kafka": "kafka"}
 """How a URL tells its stream."""
+STORES = ("s3", "gs", "az")
+"""The object stores that messages name."""
 TEXTS = ("csv", "libsvm", "criteo", "movielens")
 """Formats whose strings are UTF-8 once they are read."""
 CLOCKS = {"movielens": "timestamp"}
@@ -67,15 +70,25 @@ def label_names(data: DataConfig) -> tuple[str, ...]:
     return data.labels or (LABEL,)
 
 
+def _stored_names(path: str) -> list[str]:
+    """The path's own name where it tells a format, or those that lie below it; raises BadInput for other URLs."""
+    known = (*PARQUET_SUFFIXES, *CSV_SUFFIXES, *LIBSVM_SUFFIXES, *TFRECORD_SUFFIXES)
+    if not stored_at(path):
+        scheme = path.partition("://")[0]
+        wanted = ", ".join((*SCHEMES, *STORES))
+        raise BadInput(f"data.path: a URL of {wanted} wanted, got one of {scheme[:40]!r}")
+    return [path] if path.lower().endswith(known) else [file.name for file in stored_files(path)]
+
+
 def format_of(path: str) -> str:
     """The format that a path's scheme or suffix, or the files in its folder, tell; raises BadInput when they don't."""
     scheme, separator, _ = path.partition("://")
-    if separator:
-        if scheme not in SCHEMES:
-            raise BadInput(f"data.path: a URL of {', '.join(SCHEMES)} wanted, got one of {scheme[:40]!r}")
+    if scheme in SCHEMES and separator:
         return SCHEMES[scheme]
     names = [path]
-    if Path(path).is_dir():
+    if separator:
+        names = _stored_names(path)
+    elif Path(path).is_dir():
         if any((Path(path) / name).is_file() for name in MOVIELENS_EVENTS):
             return "movielens"
         names = [p.name for p in Path(path).rglob("*") if p.is_file()]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 
 from models.data.files import CsvFile, Piece, RowNames, find_files
 from models.data.formats import LIBSVM_SUFFIXES
+from models.data.object_files import DataPath
 from models.data.source import Field, Schema
 from models.data.tabular import TableSource
 from processor.errors import BadInput
@@ -38,7 +38,7 @@ def open_libsvm(path: str, wanted: Sequence[Field] = (), threads: int = 0) -> Ta
 class LibsvmFile:
     """A DataFile of such lines."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: DataPath) -> None:
         self._lines = CsvFile(path, _NEVER, ["line"], quoted=False)
         self.name, self.empty = path.name, self._lines.empty
         self.names = ["label", IDS.name]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from models.data.formats import STREAMS, DataConfig, format_of
+from models.data.object_files import stored_at
 from models.data.source import Source, WantedColumn, wanted_fields
 from processor.errors import BadInput
 
@@ -33,7 +34,7 @@ def open_source(data: DataConfig, features: Sequence[WantedColumn], threads: int
     Raises BadInput in one line for a missing, empty or unreadable file and for columns that are missing or of
     a wrong type; what only the rows can show (nulls, order) is raised by the batches.
     """
-    if data.format in STREAMS or "://" in data.path:
+    if data.format in STREAMS or ("://" in data.path and not stored_at(data.path)):
         raise BadInput("data.path: a file, folder or glob wanted here, got a URL: streams are for freshet train")
     data, fields = replace(data, format=data.format or format_of(data.path)), wanted_fields(features)
     if data.format == "criteo":
@@ -41,6 +42,8 @@ def open_source(data: DataConfig, features: Sequence[WantedColumn], threads: int
 
         return open_criteo(data.path, fields, threads)
     if data.format == "movielens":
+        if stored_at(data.path):
+            raise BadInput("data.path: a folder wanted of format movielens, got an address of an object store")
         from models.data.movielens import MovieLensSource
 
         return MovieLensSource(data.path, fields, data.labels)

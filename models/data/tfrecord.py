@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numba as nb
@@ -23,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from models.data.files import Piece
+from models.data.object_files import DataPath, open_bytes
 from models.data.source import nearest
 from processor.errors import BadInput
 
@@ -39,7 +39,7 @@ _GZIP = b"\x1f\x8b"
 class TfRecordFile:
     """A DataFile of Examples. kinds: what columns are wanted as: lists, or one value a row."""
 
-    def __init__(self, path: Path, kinds: Mapping[str, str]) -> None:
+    def __init__(self, path: DataPath, kinds: Mapping[str, str]) -> None:
         """Raises BadInput for a file that is none, or whose first records are no Examples."""
         self._path, self._kinds, self.name = path, kinds, path.name
         self._packed = self._is_packed()
@@ -50,7 +50,7 @@ class TfRecordFile:
     def _is_packed(self) -> bool:
         """Whether it is gzipped; a plain file may begin with gzip's two bytes, but then its first checksum fits."""
         try:
-            with open(self._path, "rb") as file:
+            with open_bytes(self._path, ahead=False) as file:
                 head = file.read(_HEAD.size)
         except OSError as error:
             raise BadInput(f"{self.name}: a TFRecord file wanted, could not read it: {error.strerror}") from None
@@ -59,8 +59,8 @@ class TfRecordFile:
     @contextmanager
     def _open(self) -> Iterator[BinaryIO]:
         try:
-            with gzip.open(self._path) if self._packed else open(self._path, "rb") as file:
-                yield file  # type: ignore[misc]
+            with open_bytes(self._path) as plain:
+                yield gzip.GzipFile(fileobj=plain) if self._packed else plain  # type: ignore[misc]
         except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or "damaged gzip"
             raise BadInput(f"{self.name}: a TFRecord file wanted, could not read it: {reason}") from None

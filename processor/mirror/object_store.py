@@ -33,6 +33,7 @@ from processor.errors import BadInput, Corrupt, FreshetError, NotReady
 from processor.extras import needed
 
 if TYPE_CHECKING:
+    from obstore import GetOptions
     from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Bucket
 
@@ -59,6 +60,14 @@ class Found(NamedTuple):
 class ObjectHead(NamedTuple):
     """What is known of an object without its content."""
 
+    nbytes: int
+    etag: str
+
+
+class ObjectEntry(NamedTuple):
+    """An object of a listing."""
+
+    key: str
     nbytes: int
     etag: str
 
@@ -143,15 +152,22 @@ class ObjectStore:
 
         return self._found(stream) or False
 
-    def read_range(self, key: str, start: int, nbytes: int) -> bytes:
-        """Bytes of an object from `start` on; raises BadInput where there is no such object."""
+    def read_range(self, key: str, start: int, nbytes: int, etag: str) -> bytes:
+        """Bytes of an object from `start` on, as its etag names it; BadInput where it has gone or was replaced."""
+        from obstore.exceptions import PreconditionError
 
         def read() -> bytes:
-            return bytes(self._asking().get_range(_key(key), start=start, length=nbytes))
+            options: GetOptions = {"range": (start, start + nbytes)}
+            if etag:
+                options["if_match"] = etag
+            return bytes(self._asking().get(_key(key), options=options).bytes())
 
-        if (data := self._found(read)) is None:
-            raise BadInput(f"{self._what}: {key[:200]!r} is not there any more")
-        return data
+        try:
+            if (data := self._found(read)) is not None:
+                return data
+        except PreconditionError:
+            pass
+        raise BadInput(f"{self._what}: {key.rpartition('/')[2][:64]!r} was replaced or removed while it was read")
 
     def head(self, key: str) -> ObjectHead | None:
         """Size and etag of an object; None: there is no such object."""
@@ -205,14 +221,14 @@ class ObjectStore:
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Every key below a prefix, ascending where the store sorts: everything is listed, a thousand a request."""
-        for key, _ in self.sizes(prefix):
-            yield key
+        for entry in self.entries(prefix):
+            yield entry.key
 
-    def sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Every key below a prefix with its size, as keys() lists them."""
+    def entries(self, prefix: str) -> Iterator[ObjectEntry]:
+        """What keys() lists, with sizes and etags."""
         listing = iter(self._must(lambda: self._asking().list(prefix.strip("/") or None, chunk_size=1000)))
         while chunk := self._must(lambda: next(listing, None)):
-            yield from ((str(meta["path"]), int(meta["size"])) for meta in chunk)
+            yield from (ObjectEntry(meta["path"], meta["size"], meta["e_tag"] or "") for meta in chunk)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes objects; one that is not there is no error."""
@@ -285,13 +301,13 @@ class ObjectStore:
 
     def _asked(self, act: Callable[[], T]) -> T:
         """What act() gives; every error of the library but those of conditions as one of ours."""
-        from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError
+        from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, PreconditionError
 
         try:
             return act()
         except FreshetError:
             raise
-        except (AlreadyExistsError, NotModifiedError):
+        except (AlreadyExistsError, NotModifiedError, PreconditionError):
             raise
         except FileNotFoundError as error:
             self._check_bucket(error)

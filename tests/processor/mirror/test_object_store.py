@@ -140,7 +140,7 @@ def test_folders_are_listed_without_what_is_in_them(store):
     assert store.folders("ctr") == ["1", "12"]
     assert store.folders("ctr/1/") == ["chain"]
     assert sorted(store.keys("ctr/1")) == ["ctr/1/chain/1", "ctr/1/model.json"]
-    assert dict(store.sizes("other")) == {"other/1/model.json": 1}
+    assert [entry[:2] for entry in store.entries("other")] == [("other/1/model.json", 1)]
     store.delete([*store.keys("ctr/1"), "ctr/none"])
     assert store.folders("ctr") == ["12"]
 

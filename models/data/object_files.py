@@ -1,0 +1,185 @@
+"""Data files in an object store: found by file, folder or glob as on a disk, and read by ranges.
+
+Invariants
+- The same files in the same order as a folder of the same names gives: rows, positions and checkpoints agree.
+- A file is what it was when it was found: a range is asked for by its etag, and one that was replaced is BadInput.
+- What is held is bounded whatever the file's size: a range that the reader asked for, and, of a file that is read from
+  its beginning on, the next BLOCK_NBYTES, which are fetched while these are parsed.
+
+Cost: a request for each thousand names of the folder above the first pattern; for each range that Parquet asks for (a
+column's STREAM_NBYTES), and each BLOCK_NBYTES of text.
+"""
+
+from __future__ import annotations
+
+import glob
+import io
+import re
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from processor.errors import BadInput
+from processor.mirror.object_store import SCHEMES, ObjectStore, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BLOCK_NBYTES = 4 << 20
+WHAT = "data.path"
+
+
+class StoredFile:
+    """An object as far as readers of data want a path: a name, and what opens it."""
+
+    def __init__(self, store: ObjectStore, key: str, nbytes: int, etag: str) -> None:
+        self._store, self._key, self._etag, self.nbytes = store, key, etag, nbytes
+        self.name = key.rpartition("/")[2]
+
+    def __str__(self) -> str:
+        return f"{self._store.address}/{self._key}"
+
+    def read_range(self, start: int, nbytes: int) -> bytes:
+        """So many bytes from `start` on, or what there is of them."""
+        nbytes = min(nbytes, self.nbytes - start)
+        return self._store.read_range(self._key, start, nbytes, self._etag) if nbytes > 0 else b""
+
+    def open(self, ahead: bool) -> BinaryIO:
+        """Opens it. ahead: it is read from the beginning on; else by ranges, each as it is asked for."""
+        return io.BufferedReader(AheadFile(self), 1 << 16) if ahead else RangeFile(self)  # type: ignore[return-value]
+
+
+DataPath = Path | StoredFile
+
+
+def open_bytes(path: DataPath, ahead: bool = True) -> BinaryIO:
+    """Opens a data file for reading, wherever it lies. ahead: it is read from the beginning on."""
+    return path.open(ahead) if isinstance(path, StoredFile) else open(path, "rb")
+
+
+class RangeFile(io.RawIOBase):
+    """A stored file by ranges: a read is a request of what it asks for."""
+
+    def __init__(self, file: StoredFile) -> None:
+        super().__init__()
+        self._file, self._at = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.nbytes}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        data = self._take(view.nbytes) if self._at < self._file.nbytes else b""
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def _take(self, nbytes: int) -> bytes | memoryview:
+        return self._file.read_range(self._at, nbytes)
+
+
+class AheadFile(RangeFile):
+    """A stored file from its beginning on, a block ahead of its reader."""
+
+    def __init__(self, file: StoredFile) -> None:
+        super().__init__(file)
+        self._pool = ThreadPoolExecutor(1, "freshet-data-ahead")
+        self._block, self._first = memoryview(b""), 0
+        self._next: Future[bytes] | None = None
+
+    def _take(self, nbytes: int) -> bytes | memoryview:
+        offset = self._at - self._first
+        if not 0 <= offset < len(self._block):
+            after = self._first + len(self._block)
+            ready, self._next = self._next, None
+            data = ready.result() if ready is not None and self._at == after else self._read(self._at)
+            self._block, self._first, offset = memoryview(data), self._at, 0
+            if (begin := self._at + len(data)) < self._file.nbytes:
+                self._next = self._pool.submit(self._read, begin)
+        return self._block[offset : offset + nbytes]
+
+    def _read(self, start: int) -> bytes:
+        return self._file.read_range(start, BLOCK_NBYTES)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._pool.shutdown(cancel_futures=True)
+        super().close()
+
+
+def stored_at(path: str) -> bool:
+    """Whether a path of data is an address of an object store."""
+    return path.partition("://")[0] in SCHEMES and "://" in path
+
+
+def stored_files(path: str, suffixes: Sequence[str] = ()) -> list[StoredFile]:
+    """models.data.files.find_files for an address; raises BadInput where nothing is, NotReady in an outage."""
+    scheme, _, rest = path.partition("://")
+    parts = rest.rstrip("/").split("/")
+    plain = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    above = parts[: max(1, min(plain, len(parts) - 1))]
+    store = open_store(f"{scheme}://{'/'.join(above)}", WHAT)
+    below = "/".join(parts[len(above) :])
+    if below and plain == len(parts) and (head := store.head(below)) is not None:
+        return [StoredFile(store, below, head.nbytes, head.etag)]
+    magic = plain < len(parts)
+    pattern = glob_pattern(below) if magic else None
+    found = []
+    for entry in store.entries("" if magic else below):
+        inside = entry.key if magic or not below else entry.key.removeprefix(f"{below}/")
+        if pattern is None:
+            hidden = any(part.startswith((".", "_")) for part in inside.split("/"))
+            wanted = not hidden and (not suffixes or inside.lower().endswith(tuple(suffixes)))
+        else:
+            wanted = pattern.fullmatch(inside) is not None
+        if wanted:
+            found.append(StoredFile(store, entry.key, entry.nbytes, entry.etag))
+    if not found:
+        kinds = " or ".join(suffixes) if suffixes else "data"
+        raise BadInput(f"data.path: at least one {kinds} file wanted, got none in {path!r}")
+    return sorted(found, key=lambda file: str(file).split("/"))
+
+
+def glob_pattern(text: str) -> re.Pattern[str]:
+    """What glob.glob(recursive=True) matches, as an expression over keys: '**' is any number of folders, a leading dot is
+    matched by a dot only."""
+    made = []
+    parts = text.split("/")
+    for n, part in enumerate(parts):
+        last = n == len(parts) - 1
+        if part == "**":
+            made.append(r"(?:[^./][^/]*/)*" + (r"[^./][^/]*" if last else ""))
+            continue
+        hidden = "" if part.startswith(".") else r"(?!\.)"
+        made.append(hidden + _segment(part) + ("" if last else "/"))
+    return re.compile("".join(made), re.S)
+
+
+def _segment(part: str) -> str:
+    """A name's pattern: '*', '?' and '[...]' within it."""
+    made, at = "", 0
+    while at < len(part):
+        letter = part[at]
+        end = part.find("]", at + 2) if letter == "[" else -1
+        if letter == "*":
+            made += "[^/]*"
+        elif letter == "?":
+            made += "[^/]"
+        elif end > 0:
+            inside = part[at + 1 : end].replace("\\", r"\\").replace("[", r"\[")
+            made += "[" + ("^" + inside[1:] if inside[0] == "!" else inside) + "]"
+            at = end
+        else:
+            made += re.escape(letter)
+        at += 1
+    return made

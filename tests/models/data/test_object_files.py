@@ -1,0 +1,158 @@
+"""Data in an object store: the same rows in the same order as from a folder, by ranges; one line for what is wrong."""
+
+import gzip
+import itertools
+import os
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from models.data.dataset import Dataset
+from models.data.files import find_files
+from models.data.formats import format_of
+from models.data.object_files import BLOCK_NBYTES, glob_pattern, open_bytes, stored_at, stored_files
+from processor.errors import BadInput, NotReady
+from processor.mirror.object_store import open_store
+from tests.object_server import ObjectServer
+
+NAMES = ["b/part-2", "a-1/part-0", "a/part-10", "a/part-9", ".hidden/part-1", "a/_part-1", "part-0", "a/b/c/part-1"]
+prefixes = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ObjectServer() as server:
+        yield server
+
+
+@pytest.fixture
+def address(server, monkeypatch):
+    for name, value in server.env.items():
+        monkeypatch.setenv(name, value)
+    return server.address(f"data-{next(prefixes)}")
+
+
+def upload(folder, address):
+    store = open_store(address)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store.put(path.relative_to(folder).as_posix(), path)
+    return store
+
+
+def table(first, rows):
+    ids = np.arange(first, first + rows)
+    texts = [f"käse {n % 7}" for n in ids]
+    return pa.table({"user": ids, "item": texts, "label": (ids % 2).astype(np.float32), "ts": ids.astype(np.float64)})
+
+
+def everything(path, **options):
+    batches = list(Dataset(str(path), label="label", time="ts", batch_rows=100, **options))
+    columns = [[batch.columns[name].tolist() for batch in batches] for name in ("user", "item")]
+    return columns, [batch.label.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "/a", "/*/part-*", "/**/part-*", "/a/part-[19]*", "/**", "/a*/**/part-?.parquet"]
+)
+def test_the_same_files_in_the_same_order_as_a_folder_has(tmp_path, address, pattern):
+    for name in NAMES:
+        path = tmp_path / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    upload(tmp_path, address)
+    local = [path.relative_to(tmp_path).as_posix() for path in find_files(f"{tmp_path}{pattern}")]
+    assert [str(file).removeprefix(f"{address}/") for file in find_files(f"{address}{pattern}")] == local
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".csv.gz", ".tsv"])
+def test_the_same_rows_as_from_a_folder(tmp_path, address, ending):
+    for n in range(3):
+        path, rows = tmp_path / f"part-{n}{ending}", table(n * 300, 300)
+        if ending == ".parquet":
+            pyarrow.parquet.write_table(rows, path, row_group_size=70)
+        else:
+            with gzip.open(path, "wb") if ending.endswith(".gz") else open(path, "wb") as file:
+                options = pyarrow.csv.WriteOptions(delimiter="\t" if ending == ".tsv" else ",")
+                pyarrow.csv.write_csv(rows, file, options)
+    upload(tmp_path, address)
+    assert format_of(address) == format_of(str(tmp_path)) == ("parquet" if ending == ".parquet" else "csv")
+    wanted = everything(tmp_path)
+    assert everything(address) == wanted
+    assert everything(f"{address}/part-*{ending}", threads=3) == wanted
+    assert everything(f"{address}/part-1{ending}") == everything(tmp_path / f"part-1{ending}")
+
+
+def test_lines_of_libsvm_are_read_there_too(tmp_path, address):
+    (tmp_path / "a.libsvm").write_text("".join(f"{n % 2} {n}:1 {n + 7}:1\n" for n in range(50)))
+    upload(tmp_path, address)
+    got, wanted = [
+        [(batch.columns["features"].values.tolist(), batch.label.tolist()) for batch in Dataset(str(path))]
+        for path in (address, tmp_path)
+    ]
+    assert got == wanted
+
+
+def test_a_file_is_read_in_blocks_and_from_any_place(tmp_path, address):
+    content = os.urandom(BLOCK_NBYTES * 2 + 12345)
+    (tmp_path / "x.csv").write_bytes(content)
+    upload(tmp_path, address)
+    (file,) = stored_files(address)
+    asked = []
+    real = file.read_range
+    file.read_range = lambda start, nbytes: asked.append((start, nbytes)) or real(start, nbytes)
+    with open_bytes(file) as opened:
+        assert opened.read() == content
+        assert opened.seek(1000) == 1000
+        assert opened.read(10) == content[1000:1010]
+    assert {start for start, _ in asked} <= {0, BLOCK_NBYTES, 2 * BLOCK_NBYTES, 1000, 1000 + BLOCK_NBYTES}
+    assert max(nbytes for _, nbytes in asked) == BLOCK_NBYTES
+    with open_bytes(file, ahead=False) as opened:
+        opened.seek(-5, os.SEEK_END)
+        assert opened.read(100) == content[-5:]
+        assert opened.read(1) == b""
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_said(tmp_path, address):
+    (tmp_path / "x.csv").write_text("user,label,ts\n1,0,1\n")
+    store = upload(tmp_path, address)
+    dataset = Dataset(address, ["user"], label="label")
+    store.put("x.csv", b"user,label,ts\n2,0,1\n")
+    with pytest.raises(BadInput, match=r"^data.path: 'x.csv' was replaced or removed while it was read$"):
+        list(dataset)
+
+
+def test_what_cannot_be_read_is_one_line(server, tmp_path, address):
+    for path, said in (
+        (f"{address}/none", "at least one data file wanted, got none"),
+        (f"{address}/*.csv", "at least one data file wanted, got none"),
+        ("s3://none/x.csv", "there is no bucket 'none'"),
+    ):
+        with pytest.raises(BadInput, match=f"^data.path: {said}"):
+            find_files(path)
+    with pytest.raises(
+        BadInput, match=r"^data\.path: a URL of redis, rediss, kafka, s3, gs, az wanted, got one of 'ftp'"
+    ):
+        format_of("ftp://x/y.csv")
+    open_store(address).put("broken.parquet", b"not a Parquet file at all")
+    with pytest.raises(BadInput, match=r"^broken\.parquet: a Parquet file wanted, could not read it"):
+        Dataset(address)
+    server.refuse()
+    try:
+        with pytest.raises(NotReady, match=r"^data\.path: the object store cannot be reached: no connection$"):
+            find_files(address)
+    finally:
+        server.serve()
+
+
+def test_patterns_mean_what_they_mean_on_a_disk():
+    assert stored_at("s3://a/b")
+    assert not stored_at("redis://a/b")
+    assert glob_pattern("a.b/[!x]?.csv").fullmatch("a.b/yz.csv")
+    assert not glob_pattern("a.b/[!x]?.csv").fullmatch("a.b/xz.csv")
+    assert not glob_pattern("*.csv").fullmatch(".a.csv")
+    assert isinstance(glob_pattern("**"), re.Pattern)
