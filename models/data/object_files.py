@@ -151,8 +151,8 @@ def stored_files(path: str, suffixes: Sequence[str] = ()) -> list[StoredFile]:
 
 
 def glob_pattern(text: str) -> re.Pattern[str]:
-    """What glob.glob(recursive=True) matches, as an expression over keys: '**' is any number of folders, a leading dot is
-    matched by a dot only."""
+    """What glob.glob(recursive=True) matches, as an expression over keys: "**" is any number of folders, a leading dot
+    is matched by a dot only."""
     made = []
     parts = text.split("/")
     for n, part in enumerate(parts):
