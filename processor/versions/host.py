@@ -232,8 +232,11 @@ class ModelHost(ABC):
                 return []
             if not self._keepers:
                 self._start_keepers()
-            self._reached = False
-            self._find_models()
+            try:
+                self._find_models()
+            except NotReady:
+                self._reached = False
+                raise
             self._reached = self._repository.seen_s() < REACHED_WITHIN_S
             names = list(self._models)
         if patience_s is None:

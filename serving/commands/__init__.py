@@ -25,6 +25,9 @@ table_analysis      inspect --tables
 inspection          inspect, and what delta list prints
 join_command        join
 explain_command     explain
+fleet_command       fleet
+fleet_comparison    its replicas, held against each other
+fleet_polling       its replicas, asked
 orderly_end         how a command that would go on is asked to end
 admin_client        a small client of the admin port
 """

@@ -18,6 +18,7 @@ from serving.commands.delta_commands import delta_app
 from serving.commands.demo import demo
 from serving.commands.evaluate_command import evaluate
 from serving.commands.explain_command import explain
+from serving.commands.fleet_command import fleet
 from serving.commands.import_command import import_command
 from serving.commands.inspection import inspect
 from serving.commands.join_command import join
@@ -62,6 +63,7 @@ app.command()(evaluate)
 app.command()(convert)
 app.add_typer(delta_app, name="delta")
 app.add_typer(bench_app, name="bench")
+app.command()(fleet)
 app.add_typer(tables_app, name="tables")
 app.add_typer(recordings_app, name="recordings")
 app.add_typer(repository_app, name="repository")

@@ -1,0 +1,164 @@
+"""`freshet fleet`: what the replicas of a repository serve, side by side, and who is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from serving.commands.delta_commands import TokenOption
+
+if TYPE_CHECKING:
+    from serving.commands.fleet_comparison import FleetReport, Line
+
+HEADINGS = ("replica", "ready", "model", "generation", "digest", "behind", "stale", "state")
+RIGHT = ("behind", "stale")
+BETWEEN_S = 0.25
+"""Between two looks while it waits."""
+
+
+def fleet(
+    replicas: Annotated[
+        list[str] | None, typer.Argument(help="Admin ports, such as http://10.0.0.7:8502.", show_default=False)
+    ] = None,
+    service: Annotated[
+        str, typer.Option(help="HOST:PORT: every address of the name, as a headless service of Kubernetes has them.")
+    ] = "",
+    model: Annotated[str | None, typer.Option(help="Only this model; all of them when left out.")] = None,
+    admin_token: TokenOption = "",
+    timeout: Annotated[float, typer.Option(min=0.05, max=60.0, help="Seconds that each replica gets to answer.")] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    watch: Annotated[
+        float, typer.Option(min=0.0, max=3600.0, help="Look again so often, in seconds, until ended.")
+    ] = 0.0,
+    wait: Annotated[
+        float, typer.Option(min=0.0, max=86400.0, help="Look until all are well, for at most so many seconds.")
+    ] = 0.0,
+) -> None:
+    """Asks the replicas of a repository what they serve; says who is behind, DIVERGED, not ready or out of reach.
+
+    Ends with 0 where all of them are ready and serve the same newest records, with 1 where not, with 2 for what cannot
+    be asked.
+    """
+    import signal
+    import threading
+    import time
+
+    from processor.errors import BadInput
+    from serving.commands.orderly_end import end_gently
+
+    if not replicas and not service:
+        raise BadInput("fleet: admin ports, or --service HOST:PORT, wanted")
+    if watch and wait:
+        raise BadInput("fleet: --watch or --wait wanted, not both")
+    look = _looker(replicas or [], service, admin_token, timeout, model)
+    shown: Callable[[FleetReport], str] = _document if as_json else table
+    ended = threading.Event()
+    if watch or wait:
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        end_gently(ended.set)
+    try:
+        until_s = time.monotonic() + wait
+        report = look()
+        while wait and not report.well and time.monotonic() < until_s and not ended.wait(BETWEEN_S):
+            report = look()
+        print(shown(report), flush=True)
+        while watch and not ended.wait(watch):
+            report = look()
+            print(shown(report) if as_json else f"\n{shown(report)}", flush=True)
+    finally:
+        if watch or wait:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    raise typer.Exit(0 if report.well else 1)
+
+
+def _looker(
+    replicas: Sequence[str], service: str, token: str, timeout_s: float, model: str | None
+) -> Callable[[], FleetReport]:
+    """One look at the fleet; the service's addresses are asked for anew each time."""
+    import asyncio
+
+    from serving.commands.fleet_comparison import Said, compare
+    from serving.commands.fleet_polling import AdminAddress, ask_all, check_token, resolve
+
+    check_token(token)
+    given = [AdminAddress.parse(text) for text in dict.fromkeys(replicas)]
+    if service:
+        AdminAddress.parse(service)
+
+    async def look() -> FleetReport:
+        found = await resolve(service, timeout_s) if service else []
+        there = list({(each.host, each.port): each for each in (*given, *found)}.values())
+        said = await ask_all(there, token, timeout_s, model)
+        if service and not found:
+            said.append(Said(service, problem="the name has no address"))
+        return compare(said, model)
+
+    return lambda: asyncio.run(look())
+
+
+def table(report: FleetReport) -> str:
+    """The report as people read it: a row for each version of each replica, then what is wrong."""
+    rows: list[tuple[str, ...]] = [HEADINGS]
+    told = {line.where for line in report.lines}
+    rows += [_row(line) for line in report.lines]
+    rows += [
+        (said.where, "-" if said.problem else _ready(said.ready), "", "", "", "", "", said.problem.partition(":")[0])
+        for said in report.replicas
+        if said.where not in told
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    text = ["  ".join(_cell(*each) for each in zip(row, widths, HEADINGS)).rstrip() for row in rows]
+    if report.well:
+        served = {(line.model, line.version) for line in report.lines}
+        text.append(f"all {len(report.replicas)} serve the same, {len(served)} version{'s' * (len(served) != 1)}")
+    return "\n".join([*text, *report.problems])
+
+
+def _cell(text: str, width: int, heading: str) -> str:
+    return text.rjust(width) if heading in RIGHT else text.ljust(width)
+
+
+def _ready(ready: bool) -> str:
+    return "yes" if ready else "no"
+
+
+def _row(line: Line) -> tuple[str, ...]:
+    mine = line.standing
+    if mine is None:
+        return line.where, _ready(line.ready), line.model, f"{line.version}.-", "-", f"{line.behind}", "-", line.wrong
+    stale = "-" if mine.staleness_s is None else f"{mine.staleness_s:.1f} s"
+    state = line.wrong or mine.state or "-"
+    return (
+        line.where, _ready(line.ready), line.model, f"{line.version}.{mine.step}", mine.digest[:12], f"{line.behind}",
+        stale, state,
+    )  # fmt: skip
+
+
+def _document(report: FleetReport) -> str:
+    import json
+
+    return json.dumps({
+        "well": report.well,
+        "problems": report.problems,
+        "replicas": [{"replica": s.where, "ready": s.ready, "problem": s.problem} for s in report.replicas],
+        "versions": [_version(line) for line in report.lines],
+    })  # fmt: skip
+
+
+def _version(line: Line) -> dict[str, Any]:
+    served = asdict(line.standing) if line.standing else None
+    generation = f"{line.version}.{line.standing.step}" if line.standing else None
+    return {
+        "replica": line.where,
+        "model": line.model,
+        "version": line.version,
+        "generation": generation,
+        "records_behind": line.behind,
+        "wrong": line.wrong,
+        "why": line.why,
+        "served": served,
+    }

@@ -1,0 +1,209 @@
+"""What the replicas of a fleet say of themselves, held against each other: who serves the newest record, who does not.
+
+Pure: replies come in as JSON, of whatever shape; a FleetReport comes out. What is no report costs that replica its line
+and the others nothing. One that lies can make the others look behind, and no more: nothing is changed by what is found.
+
+The newest of a version is what the replica serves that knows most of its records; of several, what most of them serve.
+Not the one with the highest step: a rollback is newer than what it undoes. Who is DIVERGED is never it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from processor.errors import BadInput
+from processor.watching.stats import CHAIN_STATES, DIVERGED, WAITING
+from serving.telemetry.logs import printable
+
+MAX_MODELS, MAX_TEXT = 10_000, 200
+HIGHEST = 2**63
+BEHIND, ABSENT = "BEHIND", "ABSENT"
+"""Beside WAITING and DIVERGED, what is wrong with a version on one replica: it does not serve the newest record, or
+none of the version at all where others serve it and this one nothing as new."""
+
+Key = tuple[str, int]
+"""A model and a version of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A version as one replica serves it, in its own words. records: that it knows. behind: of those, generations that
+    it does not serve. staleness_s: None where it does not say."""
+
+    step: int
+    digest: str
+    state: str
+    reason: str
+    records: int
+    behind: int
+    staleness_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one replica said. problem: why there is no answer that could be read, "" where there is one."""
+
+    where: str
+    ready: bool = False
+    problem: str = ""
+    versions: Mapping[Key, Standing] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A version on a replica, judged. behind: records that the newest of the fleet is ahead. wrong: BEHIND, ABSENT,
+    WAITING, DIVERGED or ""; why: in words."""
+
+    where: str
+    ready: bool
+    model: str
+    version: int
+    standing: Standing | None
+    behind: int
+    wrong: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReport:
+    """Everything that was found: replicas as they answered, a line for each version that each of them serves or ought
+    to, and what is wrong, in words, the worst first."""
+
+    replicas: tuple[Said, ...]
+    lines: tuple[Line, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def well(self) -> bool:
+        """Whether all answer, are ready, and serve the same newest records."""
+        return not self.problems
+
+
+def read_report(where: str, document: Any, model: str | None = None) -> Said:
+    """A replica's GET /admin/models. model: the only one that counts. Raises BadInput for what is none."""
+    ready, models = _of(document, "ready", bool), _of(document, "models", dict)
+    if len(models) > MAX_MODELS:
+        raise BadInput(f"at most {MAX_MODELS} models wanted, got {len(models)}")
+    versions: dict[Key, Standing] = {}
+    for name, entry in models.items():
+        if model is not None and name != model:
+            continue
+        for number, served in _of(entry, "served", dict).items():
+            if not (number.isascii() and number.isdecimal() and len(number) < 20):
+                raise BadInput(f"served: numbers of versions wanted, got {_short(number)!r}")
+            versions[_short(name), int(number)] = _standing(served)
+    return Said(where, ready, "", versions)
+
+
+def _standing(served: Any) -> Standing:
+    generation, chain = _of(served, "generation", str), served.get("chain")
+    step = generation.partition(".")[2]
+    if not (step.isascii() and step.isdecimal() and len(step) < 20):
+        raise BadInput(f"generation: VERSION.STEP wanted, got {_short(generation)!r}")
+    state, reason, records, behind = "", "", 0, 0
+    if chain is not None:
+        state, reason = _of(chain, "state", str), _of(chain, "reason", str)
+        records, behind = _of(chain, "records", int), _of(chain, "behind", int)
+        if state not in CHAIN_STATES or not 0 <= records < HIGHEST or not 0 <= behind < HIGHEST:
+            raise BadInput("chain: a state, and counts of records, wanted")
+    staleness = served.get("staleness_s")
+    if staleness is not None and (type(staleness) not in (int, float) or not 0 <= staleness < HIGHEST):
+        raise BadInput("staleness_s: a number of seconds wanted")
+    age_s = None if staleness is None else float(staleness)
+    return Standing(int(step), _short(_of(served, "digest", str)), state, _short(reason), records, behind, age_s)
+
+
+def _of(document: Any, key: str, kind: type) -> Any:
+    value = document.get(key) if isinstance(document, dict) else None
+    if type(value) is not kind:
+        raise BadInput(f"{key}: {kind.__name__} wanted, got {type(value).__name__}")
+    return value
+
+
+def _short(text: str) -> str:
+    return printable(text)[:MAX_TEXT]
+
+
+def compare(replicas: Sequence[Said], model: str | None = None) -> FleetReport:
+    """Holds the replicas against each other. model: named by who asks, so that it is to be there."""
+    by_version: dict[Key, dict[str, Standing]] = defaultdict(dict)
+    for said in replicas:
+        for key, standing in said.versions.items():
+            by_version[key][said.where] = standing
+    lines = []
+    for key in sorted(by_version):
+        newest = _newest(by_version[key].values())
+        odd = _odd(by_version[key].values())
+        lines += [_judge(said, key, newest, odd) for said in replicas if _belongs(said, key)]
+    return FleetReport(tuple(replicas), tuple(lines), tuple(_problems(replicas, lines, model)))
+
+
+def _belongs(said: Said, key: Key) -> bool:
+    """Whether a version is one that the replica serves, or would serve by now: older than all it serves of the model it
+    is not missed."""
+    if said.problem:
+        return False
+    return key in said.versions or all(number < key[1] for name, number in said.versions if name == key[0])
+
+
+def _newest(standings: Iterable[Standing]) -> Standing:
+    """The standing that the others are held against."""
+    known = list(standings)
+    sound = [each for each in known if each.state != DIVERGED] or known
+    most = max(each.records - each.behind for each in sound)
+    there = [each for each in sound if each.records - each.behind == most]
+    digests = Counter(each.digest for each in there)
+    return max(there, key=lambda each: (digests[each.digest], each.records, each.step, each.digest))
+
+
+def _odd(standings: Iterable[Standing]) -> set[tuple[int, str]]:
+    """Steps whose digest most do not have, with that digest; all of them where none has most."""
+    digests: dict[int, Counter[str]] = defaultdict(Counter)
+    for each in standings:
+        digests[each.step][each.digest] += 1
+    odd = set()
+    for step, counted in digests.items():
+        (first, most), *others = counted.most_common()
+        if others:
+            alone = all(count < most for _, count in others)
+            odd |= {(step, digest) for digest in counted if digest != first or not alone}
+    return odd
+
+
+def _judge(said: Said, key: Key, newest: Standing, odd: set[tuple[int, str]]) -> Line:
+    (model, version), mine = key, said.versions.get(key)
+    name = f"{model} {version}"
+
+    def line(wrong: str, why: str, behind: int = 0) -> Line:
+        return Line(said.where, said.ready, model, version, mine, behind, wrong, why)
+
+    if mine is None:
+        return line(ABSENT, f"does not serve version {version} of {model}", newest.records)
+    here = f"{name}.{mine.step}"
+    behind = max(0, newest.records - newest.behind - mine.records + mine.behind)
+    if mine.digest == newest.digest:
+        behind = 0
+    if mine.state == DIVERGED:
+        return line(DIVERGED, f"DIVERGED at {here}: {mine.reason}", behind)
+    if (mine.step, mine.digest) in odd:
+        return line(DIVERGED, f"DIVERGED at {here}: others serve another content under this generation", behind)
+    if mine.digest != newest.digest:
+        why = f"behind at {here}, the newest is {version}.{newest.step}"
+        return line(BEHIND, f"{why}: {mine.reason}" if mine.reason else why, max(1, behind))
+    if mine.state == WAITING:
+        return line(WAITING, f"WAITING at {here}: {mine.reason}", behind)
+    return line("", "", behind)
+
+
+def _problems(replicas: Sequence[Said], lines: Sequence[Line], model: str | None) -> Iterable[str]:
+    if not replicas:
+        yield "there is no replica"
+    for wanted in (DIVERGED, ABSENT, BEHIND, WAITING):
+        yield from (f"{line.where}: {line.why}" for line in lines if line.wrong == wanted)
+    yield from (f"{said.where}: {said.problem}" for said in replicas if said.problem)
+    yield from (f"{said.where}: not ready" for said in replicas if not said.problem and not said.ready)
+    if model is not None and not lines:
+        yield from (f"{said.where}: does not serve {_short(model)}" for said in replicas if not said.problem)

@@ -1,0 +1,182 @@
+"""Asks the replicas of a fleet what they serve: all at once, each for a bounded time and a bounded number of bytes.
+
+Invariants
+- A replica costs MAX_REPLY_NBYTES, MAX_HEAD_NBYTES and timeout_s at most, from the connection to the last byte: one
+  that hangs, drips or pours is an answer with a problem, and keeps nobody from theirs.
+- At most AT_ONCE are asked at a time, and MOST in all.
+- Nothing is followed: no redirect, no proxy. The token goes where the caller said and nowhere else.
+
+HTTP/1.0, so that a reply ends with its connection and nobody sends it in chunks. Refused: the urllib of AdminClient,
+whose timeout begins anew with every byte; and threads, of which one that hangs cannot be ended. How long the lookup of
+a name may take is the system's to bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from processor.errors import BadInput, FreshetError
+from serving.commands.fleet_comparison import Said, read_report
+from serving.telemetry.logs import printable
+
+MAX_REPLY_NBYTES, MAX_HEAD_NBYTES = 4 << 20, 1 << 16
+AT_ONCE, MOST = 64, 1024
+MAX_WHY = 200
+PATH = "/admin/models"
+
+
+@dataclass(frozen=True, slots=True)
+class AdminAddress:
+    """Where a replica's admin port is. where: as it is told to people. name: what its certificate is for, if it has
+    one; "" for the host."""
+
+    where: str
+    host: str
+    port: int
+    secure: bool = False
+    name: str = ""
+
+    @staticmethod
+    def parse(text: str) -> AdminAddress:
+        """Of http://HOST:PORT, https://HOST:PORT or HOST:PORT; raises BadInput."""
+        try:
+            parts = urlsplit(text if "://" in text else f"http://{text}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        plain = text.isprintable() and " " not in text
+        if (
+            not plain
+            or host is None
+            or not port
+            or parts.scheme not in ("http", "https")
+            or parts.path not in ("", "/")
+        ):
+            raise BadInput(f"fleet: http://HOST:PORT of an admin port wanted, got {printable(text)[:64]!r}")
+        if parts.username is not None or parts.query or parts.fragment:
+            raise BadInput("fleet: http://HOST:PORT of an admin port wanted, and the token by FRESHET_ADMIN_TOKEN")
+        return AdminAddress(text.rstrip("/"), host, port, parts.scheme == "https")
+
+    @property
+    def authority(self) -> str:
+        """What the Host header says."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def check_token(token: str) -> None:
+    """Raises BadInput for a token that no header can hold."""
+    if not (token.isascii() and token.isprintable()):
+        raise BadInput("admin_token: printable ASCII wanted")
+
+
+async def resolve(service: str, timeout_s: float) -> list[AdminAddress]:
+    """Every address that the name of HOST:PORT has now, as a headless service of Kubernetes gives them; empty where it
+    has none. Raises BadInput for another form."""
+    name = AdminAddress.parse(service)
+    loop = asyncio.get_running_loop()
+    try:
+        found = await asyncio.wait_for(loop.getaddrinfo(name.host, name.port, type=1), timeout_s)
+    except (OSError, TimeoutError, UnicodeError):
+        return []
+    hosts = sorted({str(address[0]) for *_, address in found})
+    return [_at(host, name) for host in hosts]
+
+
+def _at(host: str, name: AdminAddress) -> AdminAddress:
+    there = AdminAddress("", host, name.port, name.secure, name.host)
+    return replace(there, where=f"http{'s' * name.secure}://{there.authority}")
+
+
+async def ask_all(
+    replicas: Sequence[AdminAddress], token: str, timeout_s: float, model: str | None = None
+) -> list[Said]:
+    """What each of them says, in their order. model: the only one that counts. Raises BadInput for too many."""
+    if len(replicas) > MOST:
+        raise BadInput(f"fleet: at most {MOST} replicas wanted, got {len(replicas)}")
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(replica: AdminAddress) -> Said:
+        async with turn:
+            return await _ask(replica, token, timeout_s, model)
+
+    return list(await asyncio.gather(*map(ask, replicas)))
+
+
+async def _ask(replica: AdminAddress, token: str, timeout_s: float, model: str | None) -> Said:
+    try:
+        status, body = await asyncio.wait_for(_fetch(replica, token), timeout_s)
+        document = _json_of(body)
+        if status != 200:
+            return Said(replica.where, problem=_refusal(status, document))
+        return read_report(replica.where, document, model)
+    except TimeoutError:
+        why = f"unreachable: no answer within {timeout_s:g} s"
+    except FreshetError as error:
+        why = f"no report: {error}"
+    except ssl.SSLError as error:
+        why = f"unreachable: {error.reason or 'no TLS'}"
+    except socket.gaierror as error:
+        why = f"unreachable: {error.strerror}"
+    except (OSError, ValueError) as error:
+        number = getattr(error, "errno", None)
+        why = f"unreachable: {os.strerror(number) if number else type(error).__name__}"
+    return Said(replica.where, problem=printable(why)[:MAX_WHY])
+
+
+async def _fetch(replica: AdminAddress, token: str) -> tuple[int, bytes]:
+    context = ssl.create_default_context() if replica.secure else None
+    name = (replica.name or replica.host) if replica.secure else None
+    reader, writer = await asyncio.open_connection(
+        replica.host, replica.port, ssl=context, server_hostname=name, limit=MAX_HEAD_NBYTES
+    )
+    try:
+        bearer = f"Authorization: Bearer {token}\r\n" if token else ""
+        writer.write(
+            f"GET {PATH} HTTP/1.0\r\nHost: {replica.authority}\r\n{bearer}Accept: application/json\r\n\r\n".encode()
+        )
+        await writer.drain()
+        head = await reader.readuntil(b"\r\n\r\n")
+        status = _status_of(head)
+        return status, await _body(reader)
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        raise BadInput("no reply of HTTP") from None
+    finally:
+        writer.transport.abort()
+
+
+def _status_of(head: bytes) -> int:
+    version, _, rest = head.partition(b" ")
+    code = rest[:3]
+    if not version.startswith(b"HTTP/1.") or not code.isdigit():
+        raise BadInput("no reply of HTTP")
+    return int(code)
+
+
+async def _body(reader: asyncio.StreamReader) -> bytes:
+    body = bytearray()
+    while chunk := await reader.read(1 << 16):
+        body += chunk
+        if len(body) > MAX_REPLY_NBYTES:
+            raise BadInput(f"at most {MAX_REPLY_NBYTES} bytes wanted, it sends more")
+    return bytes(body)
+
+
+def _json_of(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadInput("JSON wanted") from None
+
+
+def _refusal(status: int, document: Any) -> str:
+    error = document.get("error") if isinstance(document, dict) else None
+    why = f": {error}" if isinstance(error, str) else ""
+    return printable(f"answered {status}{why}")[:MAX_WHY]

@@ -1,0 +1,212 @@
+"""Replicas that answer, and such as hang, drip, pour, lie or are not there: each costs what it may, and no other."""
+
+import asyncio
+import contextlib
+import json
+import time
+
+import pytest
+
+from processor.errors import BadInput
+from serving.commands import fleet_polling
+from serving.commands.fleet_polling import AdminAddress, ask_all, check_token, resolve
+from tests.serving.commands.test_fleet_comparison import served
+
+GOOD = json.dumps({"ready": True, "models": {"ctr": {"served": {"3": served()}}}}).encode()
+
+
+def reply(body, status=200):
+    return b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n\r\n" % status + body
+
+
+@contextlib.asynccontextmanager
+async def replicas(*answers):
+    """Addresses of servers that each answer with bytes, or with a coroutine of (reader, writer)."""
+    async with contextlib.AsyncExitStack() as stack:
+        found, handlers = [], []
+        stack.push_async_callback(lambda: asyncio.gather(*handlers, return_exceptions=True))
+        for answer in answers:
+
+            async def handle(reader, writer, answer=answer):
+                handlers.append(asyncio.current_task())
+                with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                    if callable(answer):
+                        await answer(reader, writer)
+                    else:
+                        await reader.readuntil(b"\r\n\r\n")
+                        writer.write(answer)
+                        writer.write_eof()
+                        await reader.read()
+                writer.transport.abort()
+
+            server = await stack.enter_async_context(await asyncio.start_server(handle, "127.0.0.1", 0))
+            found.append(AdminAddress.parse(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        yield found
+
+
+def asked(*answers, timeout_s=0.4, token="", model=None):
+    async def ask():
+        async with replicas(*answers) as there:
+            return await ask_all(there, token, timeout_s, model)
+
+    return asyncio.run(ask())
+
+
+def test_every_replica_is_asked_and_answers_in_the_order_asked():
+    said = asked(reply(GOOD), reply(GOOD.replace(b"true", b"false")))
+    assert [(each.ready, each.problem, list(each.versions)) for each in said] == [
+        (True, "", [("ctr", 3)]),
+        (False, "", [("ctr", 3)]),
+    ]
+
+
+async def hang(reader, writer):
+    await reader.read()
+
+
+async def drip(reader, writer):
+    writer.write(reply(b""))
+    while True:
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def pour(reader, writer):
+    writer.write(reply(b""))
+    while True:
+        writer.write(b" " * 65536)
+        await writer.drain()
+
+
+async def pour_head(reader, writer):
+    while True:
+        writer.write(b"x" * 65536)
+        await writer.drain()
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (hang, "unreachable: no answer within 0.4 s"),
+        (drip, "unreachable: no answer within 0.4 s"),
+        (pour, "no report: at most 4194304 bytes wanted, it sends more"),
+        (pour_head, "no report: no reply of HTTP"),
+        (b"", "no report: no reply of HTTP"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "no report: no reply of HTTP"),
+        (b"HTTP/1.1 abc\r\n\r\n", "no report: no reply of HTTP"),
+        (reply(b"<html>"), "no report: JSON wanted"),
+        (reply(b"[" * 100_000), "no report: JSON wanted"),
+        (reply(b"9" * 10_000), "no report: JSON wanted"),
+        (reply(b"{}"), "no report: ready: bool wanted, got NoneType"),
+        (reply(b'{"error": "server: models are loading"}', 503), "answered 503: server: models are loading"),
+        (reply(b'{"error": "\\u001b[2J"}', 500), "answered 500: \\x1b[2J"),
+        (reply(b"[]", 302), "answered 302"),
+    ],
+)
+def test_one_that_is_broken_or_hostile_is_a_line_and_the_others_are_heard(answer, problem, monkeypatch):
+    began_s = time.monotonic()
+    said = asked(reply(GOOD), answer, reply(GOOD))
+    assert [each.problem for each in said] == ["", problem, ""]
+    assert time.monotonic() - began_s < 5
+
+
+def test_nobody_there_is_out_of_reach():
+    async def ask():
+        async with replicas(b"") as (gone,):
+            pass
+        return await ask_all([gone], "", 1.0)
+
+    assert asyncio.run(ask())[0].problem == "unreachable: Connection refused"
+
+
+def test_the_token_and_the_name_of_the_host_are_said():
+    heard = []
+
+    async def listen(reader, writer):
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(reply(GOOD))
+        writer.write_eof()
+        await reader.read()
+
+    asked(listen, token="secret")
+    head = heard[0].decode().split("\r\n")
+    assert head[0] == "GET /admin/models HTTP/1.0"
+    assert "Authorization: Bearer secret" in head
+    assert head[1].startswith("Host: 127.0.0.1:")
+
+
+def test_no_more_than_so_many_are_asked_at_a_time_and_in_all(monkeypatch):
+    monkeypatch.setattr(fleet_polling, "AT_ONCE", 2)
+    at_work, most = [0], [0]
+
+    async def count(reader, writer):
+        at_work[0] += 1
+        most[0] = max(most[0], at_work[0])
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0)
+        at_work[0] -= 1
+        writer.write(reply(GOOD))
+        writer.write_eof()
+        await reader.read()
+
+    assert not any(each.problem for each in asked(*[count] * 6, timeout_s=5.0))
+    assert most[0] <= 2
+    with pytest.raises(BadInput, match="at most 1024 replicas wanted, got 1025"):
+        asyncio.run(ask_all([AdminAddress.parse("a:1")] * 1025, "", 1.0))
+
+
+def test_a_name_is_every_address_that_it_has():
+    async def both(host, port, **options):
+        return [(0, 0, 0, "", (address, port)) for address in ("10.0.0.2", "10.0.0.1", "10.0.0.2", "fe80::1")]
+
+    async def look():
+        asyncio.get_running_loop().getaddrinfo = both
+        return await resolve("freshet.models.svc:8502", 1.0)
+
+    assert [each.where for each in asyncio.run(look())] == [
+        "http://10.0.0.1:8502",
+        "http://10.0.0.2:8502",
+        "http://[fe80::1]:8502",
+    ]
+
+
+def test_a_name_without_an_address_has_none():
+    async def look():
+        async def nobody(host, port, **options):
+            raise OSError("no such name")
+
+        asyncio.get_running_loop().getaddrinfo = nobody
+        return await resolve("freshet.models.svc:8502", 1.0)
+
+    assert asyncio.run(look()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "host",
+        "host:0",
+        "host:99999",
+        "ftp://host:1",
+        "http://host:1/path",
+        "http://u:p@host:1",
+        "http://ho st:1",
+        "a\nb:1",
+    ],
+)
+def test_what_is_no_address_of_an_admin_port_is_refused(text):
+    with pytest.raises(BadInput, match="HOST:PORT of an admin port wanted"):
+        AdminAddress.parse(text)
+
+
+def test_addresses_with_and_without_a_scheme_and_of_version_6_are_read():
+    assert AdminAddress.parse("host:8502").port == 8502
+    assert AdminAddress.parse("https://host:8502/").secure
+    assert AdminAddress.parse("http://[::1]:8502").authority == "[::1]:8502"
+
+
+def test_a_token_that_would_be_another_header_is_refused():
+    with pytest.raises(BadInput, match="printable ASCII wanted"):
+        check_token("a\r\nX: y")
