@@ -29,7 +29,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class VersionStanding:
     """A version as one replica serves it, in its own words. records: that it knows. behind: of those, generations that
     it does not serve. staleness_s: None where it does not say."""
 
@@ -49,7 +49,7 @@ class Said:
     where: str
     ready: bool = False
     problem: str = ""
-    versions: Mapping[Key, Standing] = field(default_factory=dict)
+    versions: Mapping[Key, VersionStanding] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Line:
     ready: bool
     model: str
     version: int
-    standing: Standing | None
+    standing: VersionStanding | None
     behind: int
     wrong: str
     why: str
@@ -87,7 +87,7 @@ def read_report(where: str, document: Any, model: str | None = None) -> Said:
     ready, models = _of(document, "ready", bool), _of(document, "models", dict)
     if len(models) > MAX_MODELS:
         raise BadInput(f"at most {MAX_MODELS} models wanted, got {len(models)}")
-    versions: dict[Key, Standing] = {}
+    versions: dict[Key, VersionStanding] = {}
     for name, entry in models.items():
         if model is not None and name != model:
             continue
@@ -98,7 +98,7 @@ def read_report(where: str, document: Any, model: str | None = None) -> Said:
     return Said(where, ready, "", versions)
 
 
-def _standing(served: Any) -> Standing:
+def _standing(served: Any) -> VersionStanding:
     generation, chain = _of(served, "generation", str), served.get("chain")
     step = generation.partition(".")[2]
     if not (step.isascii() and step.isdecimal() and len(step) < 20):
@@ -113,7 +113,7 @@ def _standing(served: Any) -> Standing:
     if staleness is not None and (type(staleness) not in (int, float) or not 0 <= staleness < HIGHEST):
         raise BadInput("staleness_s: a number of seconds wanted")
     age_s = None if staleness is None else float(staleness)
-    return Standing(int(step), _short(_of(served, "digest", str)), state, _short(reason), records, behind, age_s)
+    return VersionStanding(int(step), _short(_of(served, "digest", str)), state, _short(reason), records, behind, age_s)
 
 
 def _of(document: Any, key: str, kind: type) -> Any:
@@ -129,7 +129,7 @@ def _short(text: str) -> str:
 
 def compare(replicas: Sequence[Said], model: str | None = None) -> FleetReport:
     """Holds the replicas against each other. model: named by who asks, so that it is to be there."""
-    by_version: dict[Key, dict[str, Standing]] = defaultdict(dict)
+    by_version: dict[Key, dict[str, VersionStanding]] = defaultdict(dict)
     for said in replicas:
         for key, standing in said.versions.items():
             by_version[key][said.where] = standing
@@ -149,7 +149,7 @@ def _belongs(said: Said, key: Key) -> bool:
     return key in said.versions or all(number < key[1] for name, number in said.versions if name == key[0])
 
 
-def _newest(standings: Iterable[Standing]) -> Standing:
+def _newest(standings: Iterable[VersionStanding]) -> VersionStanding:
     """The standing that the others are held against."""
     known = list(standings)
     sound = [each for each in known if each.state != DIVERGED] or known
@@ -159,7 +159,7 @@ def _newest(standings: Iterable[Standing]) -> Standing:
     return max(there, key=lambda each: (digests[each.digest], each.records, each.step, each.digest))
 
 
-def _odd(standings: Iterable[Standing]) -> set[tuple[int, str]]:
+def _odd(standings: Iterable[VersionStanding]) -> set[tuple[int, str]]:
     """Steps whose digest most do not have, with that digest; all of them where none has most."""
     digests: dict[int, Counter[str]] = defaultdict(Counter)
     for each in standings:
@@ -173,7 +173,7 @@ def _odd(standings: Iterable[Standing]) -> set[tuple[int, str]]:
     return odd
 
 
-def _judge(said: Said, key: Key, newest: Standing, odd: set[tuple[int, str]]) -> Line:
+def _judge(said: Said, key: Key, newest: VersionStanding, odd: set[tuple[int, str]]) -> Line:
     (model, version), mine = key, said.versions.get(key)
     name = f"{model} {version}"
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.errors import BadInput
-from serving.commands.fleet_comparison import Said, Standing, compare, read_report
+from serving.commands.fleet_comparison import Said, VersionStanding, compare, read_report
 
 CHAIN = {"state": "CURRENT", "reason": "", "digest": "d7", "records": 7, "next_step": 8, "behind": 0}
 
@@ -159,7 +159,7 @@ def test_no_json_whatever_is_anything_but_a_report_or_refused(document):
 
 
 STANDINGS = st.builds(
-    Standing,
+    VersionStanding,
     st.integers(0, 3),
     st.sampled_from(["d0", "d1", "d2"]),
     st.sampled_from(["CURRENT", "WAITING", "HELD", "DIVERGED"]),
