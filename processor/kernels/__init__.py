@@ -1,6 +1,7 @@
 """Kernels, compiled by Numba: no GIL, no allocation a row; `python -m processor.kernels` fills the cache.
 
 pool             the sparse graph: transform, look up and pool every feature of a batch
+list_sums        lists of keys, looked up and added up a block at a time
 index            a table's hash index
 rows             row versions, stamped with the epoch that wrote them
 movement         rows between the tiers of a table with a memory budget

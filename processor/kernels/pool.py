@@ -38,6 +38,7 @@ import numpy as np
 from processor.kernels.adding import add_rows
 from processor.kernels.conversion import FLOAT32, copy_row, copy_typed
 from processor.kernels.index import ABSENT, home, probe_from
+from processor.kernels.list_sums import BLOCK_NBYTES, add_up, take_list
 from processor.kernels.movement import note, sampled
 from processor.kernels.pointers import (
     load_acquire,
@@ -77,7 +78,7 @@ LARGEST = np.finfo(np.float32).max
 # home; once resolved, b is the row's address, start that of its scale, and what has TYPED * the row's type added.
 # Blocks and tables are walked by address: numpy indexing and arguments that carry array headers cost as much as the
 # lookup itself (134 against 82 ns a row of 16 floats).
-COPY, ADD, CLEAR, DIVIDE, REPEAT = 0, 1, 2, 3, 4
+COPY, ADD, CLEAR, REPEAT = 0, 1, 2, 3
 TYPED = 8
 BLOCK, OP_NBYTES = 32, 48
 LINE_NBYTES = 64
@@ -150,12 +151,6 @@ def carry_out(count, block, tables, epoch, counts):
         elif what == CLEAR:
             for j in range(width):
                 store_f32(target + 4 * j, np.float32(0.0))
-        elif what == DIVIDE:
-            share = np.float32(a)
-            if b == SQRTN:
-                share = np.sqrt(share)
-            for j in range(width):
-                store_f32(target + 4 * j, load_f32(target + 4 * j) / share)
         else:
             for k in range(1, a):
                 copy_row(target + k * b, target, width)
@@ -205,8 +200,9 @@ def push(what, a, b, target, width, count, block, tables, epoch, counts):
 )
 def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
     """Fills out[:sum of rows, :] for all requests as of one epoch; returns whether a float is beyond its size."""
-    scratch = np.empty(BLOCK * OP_NBYTES // 8, np.int64)
+    scratch = np.empty((BLOCK * OP_NBYTES + BLOCK_NBYTES) // 8, np.int64)
     block, state, tally = np.int64(scratch.ctypes.data), np.int64(tables.ctypes.data), np.int64(counts.ctypes.data)
+    summed, held, lists = block + BLOCK * OP_NBYTES, 0, 0
     pitch = out.shape[1] * 4
     count, unfit = 0, 0
     for f in range(plan.shape[0]):
@@ -238,43 +234,65 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                     start, stop = load_i64(splits + 8 * i), load_i64(splits + 8 * (i + 1))
                     if max_length > 0:
                         stop = min(stop, start + max_length)
-                    # One row's width, how far the next one lands, and what no row fills: with a combiner all of the
-                    # columns, if the list is empty.
-                    each, step, length, codes = width, 0, stop - start, plan[f, CODES]
+                    length, codes = stop - start, plan[f, CODES]
                     if codes > 1:
                         length //= codes
-                    empty, empty_width = here, width if start == stop else 0
                     if combiner == NONE:
+                        # One row's width, how far the next one lands, and what no row fills.
                         places = max_length // codes
                         each = width // places - 1
                         step = 4 * each
-                        empty, empty_width = here + step * length, (places - length) * each
                         mask = here + step * places
                         for place in range(places):
                             present = np.float32(1.0) if place < length else np.float32(0.0)
                             store_f32(mask + 4 * place, present)
-                    if empty_width > 0:
-                        count = push(CLEAR, 0, 0, empty, empty_width, count, block, state, epoch, tally)
-                    op, at, left = ADD if kind == KIND_MORE else COPY, here, codes
-                    for v in range(start, stop):
-                        key = load_i64_anywhere(values + 8 * v)
-                        count = push(op, table, key, at, each, count, block, state, epoch, tally)
-                        op = ADD
-                        left -= 1
-                        if left == 0 and step != 0:
-                            op, left = COPY, codes
-                            at += step
-                    if combiner in (MEAN, SQRTN) and length > 1:
-                        count = push(DIVIDE, length, combiner, here, width, count, block, state, epoch, tally)
+                        if length < places:
+                            empty, empty_width = here + step * length, (places - length) * each
+                            count = push(CLEAR, 0, 0, empty, empty_width, count, block, state, epoch, tally)
+                        op, at, left = COPY, here, codes
+                        for v in range(start, stop):
+                            key = load_i64_anywhere(values + 8 * v)
+                            count = push(op, table, key, at, each, count, block, state, epoch, tally)
+                            op = ADD
+                            left -= 1
+                            if left == 0:
+                                op, left = COPY, codes
+                                at += step
+                    elif start == stop:
+                        for j in range(width):
+                            store_f32(here + 4 * j, np.float32(0.0))
+                    else:
+                        share = length if combiner in (MEAN, SQRTN) and length > 1 else 0
+                        more = np.int64(kind == KIND_MORE)
+                        held, lists = take_list(
+                            values,
+                            start,
+                            stop,
+                            table,
+                            here,
+                            width,
+                            more,
+                            share,
+                            np.int64(combiner == SQRTN),
+                            held,
+                            lists,
+                            summed,
+                            state,
+                            epoch,
+                            tally,
+                        )
                 here += pitch
             if computed < rows:
                 if kind == KIND_FLOAT:
                     for k in range(1, rows):
                         store_f32(target + k * pitch, load_f32(target))
                 else:
+                    add_up(lists, summed, state, epoch, tally)
+                    held = lists = 0
                     count = push(REPEAT, rows, pitch, target, width, count, block, state, epoch, tally)
             target += rows * pitch
     carry_out(count, block, state, epoch, tally)
+    add_up(lists, summed, state, epoch, tally)
     # Numba frees an array after its last use by name, and the block is used by address only.
     scratch[0] = 0
     return unfit

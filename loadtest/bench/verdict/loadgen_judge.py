@@ -288,6 +288,8 @@ def main() -> None:
             "runs": {},
         }
         console.print(f"possible: {rate:.1f} a second, {results['most']:.1f} at most; {service_s}")
+        if max(service_s.values()) / CORES > arguments.latency_ms / 1e3:
+            raise SystemExit("no rate is possible: all cores take longer for the largest query; choose --latency-ms")
         with serving(repository, work / "server.log", shlex.split(arguments.serve)) as server:
             results["layout"] = server.layout
             judge = LoadGenJudge(server, work / "queries", arguments.out / name, arguments.latency_ms / 1e3, console)
