@@ -9,6 +9,7 @@ from typing import Any
 
 from models.config.toml_sections import section_of, want, want_between, want_one_of
 from processor.errors import BadInput
+from processor.mirror.object_store import address_parts, is_address
 from processor.package.rowtypes import ROW_TYPES
 
 PRECISIONS = ("float32", "int8", "auto")
@@ -21,16 +22,17 @@ FOLLOWED_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PublishConfig:
-    """[publish]. repository: a folder; table_dtype: what tables are published as, where their features do not say;
-    full_rows: these many rows, in order, make the full version (0: all);
-    delta_rows: then one delta every so many rows (0: none); delta_seconds: and at the latest so many seconds
-    after the last one (0: never); delta_movement: and once the network's weights have moved by this share of their norm
-    (0: never). snapshot_after: after so many deltas the chain is folded into a
-    snapshot (0: never). version_rows, version_seconds: a new full version of the weights as they are after so many rows
-    of deltas, or seconds (0: never); keep_versions: so many of the newest stay, and what labels or a kept policy name
-    (0: all). precision: what a server computes the network in: "float32", "int8" where that
-    keeps within max_error and max_auc_change (compiler.building.calibrate) of the last rows that were learned, or
-    "auto": whichever is faster of both."""
+    """[publish]. repository: a folder, or an address in an object store; table_dtype: what tables are published as,
+    where their features do not say; full_rows: these many rows, in order, make the full version (0: all);
+    delta_rows: then one delta every so many rows (0: none); delta_seconds: and at the latest so many seconds after
+    the last one (0: never); delta_movement: and once the network's weights have moved by this share of their norm
+    (0: never). snapshot_after: after so many deltas the chain is folded into a snapshot (0: never). version_rows,
+    version_seconds: a new full version of the weights as they are after so many rows of deltas, or seconds (0:
+    never); keep_versions: so many of the newest stay, and what labels or a kept policy name (0: all). precision:
+    what a server computes the network in: "float32", "int8" where that keeps within max_error and max_auc_change
+    (compiler.building.calibrate) of the last rows that were learned, or "auto": whichever is faster of both.
+    trainer_folder: where the trainer keeps what is its own: checkpoints, the journal of a stream, reports of runs
+    ("": chosen, models.streams.open_rows)."""
 
     repository: str = "repository"
     full_rows: int = 0
@@ -45,6 +47,7 @@ class PublishConfig:
     precision: str = "float32"
     max_error: float = 2e-3
     max_auc_change: float = 1e-4
+    trainer_folder: str = ""
 
 
 def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
@@ -52,6 +55,10 @@ def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
     there when the run begins, and there are deltas in any case."""
     publish = section_of(PublishConfig, raw, "publish")
     want(publish.repository != "", "publish.repository", "a folder", "")
+    if is_address(publish.repository):
+        address_parts(publish.repository, "publish.repository")
+    own = publish.trainer_folder
+    want(not is_address(own), "publish.trainer_folder", "a folder of this machine's disk", own[:200])
     want_one_of(publish.table_dtype, ROW_TYPES, "publish.table_dtype")
     want_between(publish.full_rows, 0, 2**63 - 1, "publish.full_rows")
     want_between(publish.delta_rows, 0, 2**63 - 1, "publish.delta_rows")

@@ -12,13 +12,24 @@ from models.streams.followed_source import FollowedSource
 from models.streams.stream import TRAINING, Caller, Stream
 from models.streams.stream_journal import StreamJournal
 from processor.extras import needed
+from processor.mirror.object_store import address_parts, is_address
 
-JOURNAL = "stream.journal"
+JOURNAL, TRAINER = "stream.journal", "trainer"
+
+
+def trainer_folder(config: TrainConfig) -> Path:
+    """Where a trainer's own files lie: the repository, or, where that is in an object store, a folder of its bucket's
+    name below TRAINER. Never the store's mirror: what is there may be fetched again, and so may be wiped."""
+    repository, own = config.publish.repository, config.publish.trainer_folder
+    if own or not is_address(repository):
+        return Path(own or repository)
+    _, bucket, prefix = address_parts(repository, "publish.repository")
+    return Path(TRAINER, bucket, prefix)
 
 
 def checkpoint_folder(config: TrainConfig) -> Path:
     """Where a run's checkpoints lie, and the journal of its stream."""
-    return Path(config.publish.repository) / ".checkpoints" / config.model.name
+    return trainer_folder(config) / ".checkpoints" / config.model.name
 
 
 def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:

@@ -39,7 +39,7 @@ from models.runs.run_journal import RunJournal
 from models.runs.stage_bars import stage_lines
 from models.runs.train_metrics import Standing
 from models.streams.followed_source import FollowedSource
-from models.streams.open_rows import checkpoint_folder, open_rows
+from models.streams.open_rows import checkpoint_folder, open_rows, trainer_folder
 from models.training.analysed import write_analysis
 from models.training.checkpoint import Checkpoints, RunState, clear_changed
 from models.training.defaults import CHOSEN, kept
@@ -58,6 +58,7 @@ from processor.chain.contents import Contents
 from processor.cores import available
 from processor.errors import BadInput
 from processor.generation import Generation
+from processor.mirror.object_store import is_address
 
 Given = TypeVar("Given", Batch, Batch | None)
 
@@ -93,15 +94,17 @@ class TrainingRun:
         beginning: Beginning | None = None,
         make_trainer: Callable[..., Trainer] | None = None,
     ) -> None:
-        """checkpoints: their folder (default: .checkpoints/<model> in the repository). make_trainer: of Trainer's
+        """checkpoints: their folder (default: .checkpoints/<model> in the trainer's folder). make_trainer: of Trainer's
         arguments; None: Trainer itself. Raises BadInput, in one line that names what has changed where the
         configuration cannot continue what is there."""
         self.config, self._begun = config, beginning or Beginning()
         self._named = [f"train.{key}" for key in CHOSEN if getattr(config.train, key)]
-        self.repository = Path(config.publish.repository)
-        self.repository.mkdir(parents=True, exist_ok=True)
-        for unfinished in (self.repository / config.model.name).glob(".*.tmp"):
-            shutil.rmtree(unfinished)
+        own = trainer_folder(config)
+        own.mkdir(parents=True, exist_ok=True)
+        if not is_address(repository := config.publish.repository):
+            Path(repository).mkdir(parents=True, exist_ok=True)
+            for unfinished in Path(repository, config.model.name).glob(".*.tmp"):
+                shutil.rmtree(unfinished)
         folder = checkpoints or checkpoint_folder(config)
         self.source = source or open_rows(config, folder, self._begun.from_scratch)
         self._followed = self.source if isinstance(self.source, FollowedSource) else None
@@ -118,8 +121,7 @@ class TrainingRun:
         )
         version, rows = old.base.manifest if old else None, self._known_rows()
         if saved is not None:
-            inside = folder.is_relative_to(self.repository)
-            where = folder.relative_to(self.repository).as_posix() if inside else folder.name
+            where = folder.relative_to(own).as_posix() if folder.is_relative_to(own) else folder.name
             self.config = config = continued(config, saved, rows, where)
         else:
             self.config = config = begun(config, self.source, version, rows, self._report.note)
@@ -137,7 +139,7 @@ class TrainingRun:
         self._stopping = EarlyStopping(config.train, self.trainer, self._checkpoints)
         self._counted = Standing()
         self.journal = RunJournal(
-            self.repository / ".runs" / config.model.name,
+            own / ".runs" / config.model.name,
             config.model.name,
             asdict(replace(config, data=replace(config.data, path=config.data.shown))),
             self._standing,

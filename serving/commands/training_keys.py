@@ -139,7 +139,7 @@ PUBLISH = FileSection(
     " `delta_seconds = 10`.",
     PublishConfig,
     {
-        "repository": "the folder of models",
+        "repository": "the folder of models, or an address such as `s3://bucket/prefix` ([object-stores.md](../how-to/object-stores.md))",
         "full_rows": "these many rows, in order, make the full version; 0: all, of a followed stream those that are there",
         "delta_rows": "then a delta every so many rows; 0: none",
         "delta_seconds": "and at the latest so many seconds after the last one; 0: never",
@@ -153,7 +153,9 @@ PUBLISH = FileSection(
         " ([backends.md](../how-to/backends.md#precision))",
         "max_error": "how far scores in int8 may be off",
         "max_auc_change": "and their AUC",
+        "trainer_folder": "the trainer's own files: checkpoints, the journal of a stream, reports of runs",
     },
+    defaults={"trainer_folder": "`repository`; where that is an address, `trainer/<bucket>/<prefix>`"},
 )
 FUSION = FileSection(
     "fusion",

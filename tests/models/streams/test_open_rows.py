@@ -1,6 +1,7 @@
 """Which data are read as a stream: those that are one, are followed, or were."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,22 @@ def test_a_folder_is_a_table_until_it_is_followed_and_a_stream_from_then_on(tmp_
     assert isinstance(open_rows(config, folder, anew=True), TableSource)
 
 
+@pytest.mark.parametrize(
+    ("repository", "own", "folder"),
+    [
+        ("models/here", "", "models/here"),
+        ("models/here", "/disk", "/disk"),
+        ("s3://bucket/prod/ctr", "", "trainer/bucket/prod/ctr"),
+        ("s3://bucket", "", "trainer/bucket"),
+        ("s3://bucket/prod", "/disk", "/disk"),
+    ],
+)
+def test_a_trainers_own_files_lie_on_its_disk_wherever_the_repository_is(tmp_path, repository, own, folder):
+    config = config_of(tmp_path, format="csv")
+    publish = replace(config.publish, repository=repository, trainer_folder=own)
+    assert checkpoint_folder(replace(config, publish=publish)) == Path(folder, ".checkpoints", "ctr")
+
+
 def test_who_begins_anew_takes_the_files_by_their_names(tmp_path, clicks):
     config = config_of(tmp_path, follow=True)
     folder = checkpoint_folder(config)
@@ -71,7 +88,9 @@ def test_streams_are_told_by_their_url(tmp_path):
         assert config.data.format == form
         assert "p@" not in config.data.shown
         assert "p@" not in repr(config)
-    with pytest.raises(BadInput, match=r"data.path: a URL of redis, rediss, kafka wanted, got one of 'amqp'"):
+    with pytest.raises(
+        BadInput, match=r"data.path: a URL of redis, rediss, kafka, s3, gs, az wanted, got one of 'amqp'"
+    ):
         config_of(tmp_path, "amqp://h/s")
 
 

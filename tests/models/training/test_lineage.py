@@ -69,7 +69,7 @@ def roll_back(repository, step):
 
 def assert_at_head(run, dtype="float32"):
     """The trainer holds what the newest generation of the chain holds, to the bit."""
-    version = Repository(run.repository).version("mixed", run.state.version)
+    version = Repository(run.config.publish.repository).version("mixed", run.state.version)
     ledger = Ledger.of(version)
     contents = Contents(version, ledger, ledger.history.head)
     for name, table in run.trainer.tables.items():
