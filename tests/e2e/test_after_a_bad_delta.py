@@ -61,7 +61,7 @@ def test_rolled_back_by_the_admin_port_the_trainer_makes_the_server_fresh_again(
         assert answered == generation
         np.testing.assert_allclose(np.ravel(scores), run.trainer.score(probe.columns), atol=1e-5)
 
-    with LiveServer(run.repository, *ALONE, log=tmp_path / "serve.log") as server:
+    with LiveServer(run.config.publish.repository, *ALONE, log=tmp_path / "serve.log") as server:
         stream = run.stream()
         for step in (1, 2, 3, 4):
             next(stream)
@@ -80,7 +80,7 @@ def test_rolled_back_by_the_admin_port_the_trainer_makes_the_server_fresh_again(
         next(stream)
         assert_fresh(server, "1.6")
     # A start reads the same line, without what was undone.
-    with LiveServer(run.repository, *ALONE, log=tmp_path / "serve.log") as server:
+    with LiveServer(run.config.publish.repository, *ALONE, log=tmp_path / "serve.log") as server:
         assert_fresh(server, "1.6")
 
 

@@ -50,7 +50,7 @@ def frozen_model(tmp_path, run):
     from processor.engine import PredictRequest, Processor, ProcessorConfig
 
     name = run.config.model.name
-    shutil.copytree(run.repository / name / "1", tmp_path / "frozen" / name / "1")
+    shutil.copytree(Path(run.config.publish.repository) / name / "1", tmp_path / "frozen" / name / "1")
     processor = Processor.initialize(ProcessorConfig(str(tmp_path / "frozen"), sessions=1))
     return processor, lambda b: processor.process(PredictRequest(name, b.columns)).outputs["score"].reshape(-1)
 
@@ -61,7 +61,7 @@ def beats_frozen(tmp_path, config, source):
     run = TrainingRun(config, source)
     run.full()
     processor, frozen_scores = frozen_model(tmp_path, run)
-    with processor, LiveServer(run.repository, log=tmp_path / "serve.log") as server:
+    with processor, LiveServer(run.config.publish.repository, log=tmp_path / "serve.log") as server:
         return replay(run, server, frozen_scores)
 
 
