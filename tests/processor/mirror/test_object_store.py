@@ -186,7 +186,7 @@ def every_call(store, tmp_path):
     yield lambda: store.put("b", b"")
     yield lambda: store.folders("")
     yield lambda: list(store.keys(""))
-    yield lambda: store.delete(["a"])
+    yield lambda: store.delete(["c"])  # what was sent to a process that hangs is done once it wakes
 
 
 def test_an_outage_is_not_ready_soon_and_what_was_there_is_there_after_it(server, store, tmp_path):
