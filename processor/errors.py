@@ -7,6 +7,7 @@ FreshetError                  500 INTERNAL
 │   └── UnknownModel          404 NOT_FOUND           no such model; carries the names of those that there are
 ├── Conflict                  409 ABORTED             a delta that does not continue the chain
 │   ├── Diverged              409 ABORTED             what is on disk is not what is served under its name
+│   ├── KeyWanted             409 ABORTED             what is to be written has to be signed, and there is no key
 │   └── StandsOnUndone        409 ABORTED             what the publisher's trainer stands on is served no more
 ├── TooLarge                  413 RESOURCE_EXHAUSTED  beyond a stated limit
 ├── Overloaded                429 RESOURCE_EXHAUSTED  shed; carries retry_after_s
@@ -64,6 +65,10 @@ class Diverged(Conflict):
         """file: the one that says so; while it stays as it is, there is no use in asking again."""
         super().__init__(message)
         self.file = file
+
+
+class KeyWanted(Conflict):
+    pass
 
 
 class StandsOnUndone(Conflict):

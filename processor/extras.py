@@ -16,6 +16,7 @@ DISTRIBUTION = "freshet-serving"
 EXTRA_OF = {
     "cffi": "capi",
     "confluent_kafka": "kafka",
+    "cryptography": "signed",
     "httpx": "client",
     "jax": "gpu",
     "jaxlib": "xla",

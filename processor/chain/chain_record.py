@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from processor.errors import BadInput, Corrupt
+from processor.package.manifest import SIGNED as MANIFEST_SIGNED
 from processor.package.manifest import Manifest
+from processor.package.signature import KEY_ID, SIGNATURE
 from processor.package.warmup import WARMUP
 
-FORMAT = "freshet-record/1"
+FORMAT, SIGNED_FORMAT = "freshet-record/1", "freshet-record/2"
 CHAIN = "chain"
 KINDS = DELTA, ROLLBACK, SNAPSHOT, HOLD, RELEASE = "delta", "rollback", "snapshot", "hold", "release"
 DIGITS = 10
@@ -36,7 +38,9 @@ FILE = re.compile(r"(deltas|snapshots)/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,80}(/snapsh
 # What may be added to a version after it was committed, or replaced, and what does not change a score's meaning.
 LATER = ("compiled/", WARMUP)
 # Of a manifest: what its scores do not follow from.
-BESIDE = frozenset({"arch", "created_at", "event_time", "executables", "format", "notes", "user_width"})
+BESIDE = frozenset(
+    {"arch", "created_at", "event_time", "executables", "format", "notes", "user_width", *MANIFEST_SIGNED}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,8 @@ class ChainRecord:
     the head before. top: the highest step ever used, this record's included. snapshot: number of the newest snapshot's
     record, 0 for none. file, nbytes, sha256: of a delta's file, or of a snapshot's list of files. since: of a snapshot,
     the record that led to its generation, from which on a reader of it reads. at: Unix seconds; of
-    a delta those of its publication. reason: why somebody held it or rolled back.
+    a delta those of its publication. reason: why somebody held it or rolled back. key, signature: who has signed
+    to_sign(), "" for nobody; a signed record has these two keys more.
     """
 
     model: str
@@ -67,11 +72,22 @@ class ChainRecord:
     since: int = 0
     at: float = 0.0
     reason: str = ""
+    key: str = ""
+    signature: str = ""
 
     def to_bytes(self) -> bytes:
         """Its file: one line of JSON, keys sorted, without blanks."""
         document = {"format": FORMAT, **{name: getattr(self, name) for name in _TYPES}}
+        if self.key:
+            document |= {"format": SIGNED_FORMAT, "key": self.key, "signature": self.signature}
+            if not self.signature:
+                del document["signature"]
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+    def to_sign(self, root: str) -> bytes:
+        """What its signature is of: the root hash of its version, and its bytes without the signature. So a record is
+        of one manifest, also for who begins at a snapshot."""
+        return f"{root}\n".encode() + dataclasses.replace(self, signature="").to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes, number: int) -> ChainRecord:
@@ -81,11 +97,13 @@ class ChainRecord:
             raw = json.loads(data[:MAX_RECORD_NBYTES])
         except (ValueError, RecursionError):
             raise Corrupt(f"{where}: a JSON object wanted") from None
-        if not isinstance(raw, dict) or raw.pop("format", None) != FORMAT:
-            raise Corrupt(f"{where}: format {FORMAT!r} wanted")
-        if raw.keys() != set(_TYPES):
-            raise Corrupt(f"{where}: the keys {', '.join(_TYPES)} wanted")
-        for name, kind in _TYPES.items():
+        form = raw.pop("format", None) if isinstance(raw, dict) else None
+        if form not in (FORMAT, SIGNED_FORMAT):
+            raise Corrupt(f"{where}: format {FORMAT!r} or {SIGNED_FORMAT!r} wanted")
+        types = _TYPES if form == FORMAT else _TYPES | dict.fromkeys(SIGNED, str)
+        if raw.keys() != set(types):
+            raise Corrupt(f"{where}: the keys {', '.join(types)} wanted")
+        for name, kind in types.items():
             if type(raw[name]) is int and kind is float:
                 raw[name] = float(raw[name])
             if type(raw[name]) is not kind or (kind is int and not 0 <= raw[name] < 10**18):
@@ -112,10 +130,16 @@ class ChainRecord:
             raise Corrupt(f"{where}: no file wanted for kind {self.kind}")
         if not 0 <= self.at < 1e12 or len(self.reason) > MAX_REASON or self.top < self.step:
             raise Corrupt(f"{where}: at, reason or top out of bounds")
+        signed = KEY_ID.fullmatch(self.key) and SIGNATURE.fullmatch(self.signature)
+        if (self.key or self.signature) and not signed:
+            raise Corrupt(f"{where}: a key and its signature wanted in hexadecimal digits")
 
 
+SIGNED = ("key", "signature")
 _TYPES: dict[str, type] = {
-    f.name: {"int": int, "str": str, "float": float}[str(f.type)] for f in dataclasses.fields(ChainRecord)
+    f.name: {"int": int, "str": str, "float": float}[str(f.type)]
+    for f in dataclasses.fields(ChainRecord)
+    if f.name not in SIGNED
 }
 
 
@@ -131,8 +155,9 @@ def sha256(data: Any) -> str:
 
 def root_hash(manifest: Manifest) -> str:
     """SHA-256 of what a version's scores follow from: its inputs, transforms, features, tables and files of weights.
-    Executables, recorded requests and notes may come later and are left out."""
-    files = {name: entry for name, entry in manifest.files.items() if not name.startswith(LATER)}
+    Executables, recorded requests, notes and signatures may come later and are left out."""
+    # Signing a version that was not signed moves no digest: what is served stays what it was.
+    files = {n: dataclasses.replace(f, sha256="") for n, f in manifest.files.items() if not n.startswith(LATER)}
     document = _said(dataclasses.replace(manifest, files=files))
     kept = {key: value for key, value in document.items() if key not in BESIDE}
     return sha256(json.dumps(kept, sort_keys=True).encode())

@@ -14,11 +14,15 @@ roles       which features are the user's
 warmup      recorded requests that a version is warmed with
 recording_columns  what recorded requests have beside their features
 atomic      a whole file under its name, or no file
+signature   key files, signatures over bytes
+keyring     the key that a process signs with, and those that it trusts
+trust_memory  what a process has trusted, remembered
 """
 
 __all__ = [
     "atomic",
     "delta",
+    "keyring",
     "manifest",
     "mapped_file",
     "place",
@@ -27,8 +31,10 @@ __all__ = [
     "repository",
     "roles",
     "rowtypes",
+    "signature",
     "tensors",
     "transforms",
+    "trust_memory",
     "version",
     "warmup",
 ]

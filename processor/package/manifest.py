@@ -17,9 +17,12 @@ from typing import Any
 
 from processor.errors import BadInput, json_kind
 from processor.package.rowtypes import ROW_TYPES
+from processor.package.signature import KEY_ID, SIGNATURE
 from processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
 
 FORMAT = "freshet/1"
+SIGNED = ("key", "signature", "edition", "vouched")
+"""Keys of a manifest that one without a signature does not have."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MAX_MANIFEST_NBYTES = 64 << 20
 
@@ -123,10 +126,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of the package, by its path relative to the version's folder."""
+    """A file of the package, by its path relative to the version's folder. sha256: where the manifest is signed, as
+    crc32 keeps nobody from making another file of the same."""
 
     nbytes: int
     crc32: str
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +169,21 @@ class ExecutableEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Vouched:
+    """Records that a manifest's signature vouches for, whoever signed them: up to a number, and the SHA-256 of that one,
+    which names all before it."""
+
+    number: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The whole of model.json. executables: of each role and bucket, what is to serve it first, then what replaces that
     where it cannot be run. event_time: [first, last] event of the training data, Unix seconds, or [].
     width: columns of the dense input. dense: name -> shape of every dense tensor (float32). user_width: numbers that
-    the dense graph's user part computes of a request; 0 where it is not divided (processor.package.roles)."""
+    the dense graph's user part computes of a request; 0 where it is not divided (processor.package.roles).
+    key, signature: who has signed to_sign(), "" for nobody. edition: how often it was signed anew."""
 
     model: str
     version: int
@@ -188,6 +203,10 @@ class Manifest:
     format: str = FORMAT
     notes: dict[str, Any] = field(default_factory=dict)
     user_width: int = 0
+    key: str = ""
+    signature: str = ""
+    edition: int = 0
+    vouched: Vouched | None = None
 
     def to_json(self) -> bytes:
         """The file's bytes; raises BadInput when the manifest contradicts itself."""
@@ -196,7 +215,16 @@ class Manifest:
         if not self.transforms:
             # A server from before there were any refuses a key that it does not know.
             del document["transforms"]
+        if not self.key:
+            for name in SIGNED:
+                del document[name]
+            for entry in document["files"].values():
+                del entry["sha256"]
         return (json.dumps(document, indent=1) + "\n").encode()
+
+    def to_sign(self) -> bytes:
+        """What its signature is of: its bytes without it."""
+        return dataclasses.replace(self, signature="").to_json()
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
@@ -362,6 +390,22 @@ def validate(manifest: Manifest) -> None:
             safe and len(parts) <= 16, f"manifest.files: a relative path inside the version wanted, got {path[:64]!r}"
         )
         _want(file.nbytes >= 0, f"manifest.files[{path}].nbytes: 0 or more wanted, got {file.nbytes}")
+        known = HEX64.fullmatch(file.sha256) if m.key else not file.sha256
+        _want(bool(known), f"manifest.files[{path}].sha256: wanted where the manifest is signed, and nowhere else")
+    _validate_signature(m)
+
+
+def _validate_signature(m: Manifest) -> None:
+    if not m.key:
+        _want(not m.signature and not m.edition and m.vouched is None, "manifest.key: wanted with a signature")
+        return
+    _want(KEY_ID.fullmatch(m.key) is not None, f"manifest.key: 16 hexadecimal digits wanted, got {m.key[:40]!r}")
+    signed = not m.signature or SIGNATURE.fullmatch(m.signature)
+    _want(bool(signed), "manifest.signature: 128 hexadecimal digits wanted")
+    _want(0 <= m.edition < 10**9, f"manifest.edition: 0 to {10**9} wanted, got {m.edition}")
+    if m.vouched is not None:
+        known = m.vouched.number > 0 and HEX64.fullmatch(m.vouched.sha256)
+        _want(bool(known), "manifest.vouched: the number and SHA-256 of a record wanted")
 
 
 def _validate_features(m: Manifest) -> None:
