@@ -4,6 +4,7 @@ chain_record  one record, its bytes and digests
 history       the records folded: the line of generations, what was undone, what is held
 bare_delta    delta files that somebody dropped without a record
 ledger        one version's chain on disk: followed, written, adopted into
+trusted_records  which records are taken where signatures are asked for
 patrol        whether what is served is still what lies on disk
 snapshots     a generation whole in one place: opened
 pruning       what of it nothing needs any more

@@ -23,7 +23,7 @@ from typing import Any
 from processor.errors import BadInput, Corrupt
 from processor.package.manifest import SIGNED as MANIFEST_SIGNED
 from processor.package.manifest import Manifest
-from processor.package.signature import KEY_ID, SIGNATURE
+from processor.package.signature import KEY_ID, SIGNATURE, Signer
 from processor.package.warmup import WARMUP
 
 FORMAT, SIGNED_FORMAT = "freshet-record/1", "freshet-record/2"
@@ -88,6 +88,11 @@ class ChainRecord:
         """What its signature is of: the root hash of its version, and its bytes without the signature. So a record is
         of one manifest, also for who begins at a snapshot."""
         return f"{root}\n".encode() + dataclasses.replace(self, signature="").to_bytes()
+
+    def signed(self, signer: Signer, root: str) -> ChainRecord:
+        """The same, signed. root: the version's root hash."""
+        made = dataclasses.replace(self, key=signer.id, signature="")
+        return dataclasses.replace(made, signature=signer.sign(made.to_sign(root)))
 
     @classmethod
     def from_bytes(cls, data: bytes, number: int) -> ChainRecord:

@@ -62,6 +62,7 @@ from processor.chain.chain_record import (
 from processor.chain.history import History, Link
 from processor.chain.patrol import Identity, Patrol, identity_of
 from processor.chain.pruning import missing
+from processor.chain.trusted_records import TrustedRecords
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.package.delta import (
     MAX_DELTA_NBYTES,
@@ -73,6 +74,7 @@ from processor.package.delta import (
     stream_delta,
 )
 from processor.package.regular_file import file_sha256, read_file
+from processor.package.signature import Signer
 from processor.package.version import DELTAS, VersionReader, inside
 
 ABANDONED_S = 60.0
@@ -96,12 +98,13 @@ class Ledger:
     def __init__(self, version: VersionReader, unix_s: Callable[[], float] = time.time) -> None:
         """Nothing is read before look()."""
         self.folder, self.place, self.manifest = version.folder, version.place, version.root_manifest
-        self._unix_s = unix_s
+        self._unix_s, self._version = unix_s, version
         self._root, self._digest = root_hash(self.manifest), root_digest(self.manifest)
         self._written = 0
         # Records after it that were adopted in memory, as they would be written.
         self._unwritten: list[bytes] = []
         self._patrol = Patrol(self.place, self._root)
+        self._trusted = TrustedRecords(version, self._root)
         self.history = self._empty()
 
     @classmethod
@@ -179,7 +182,21 @@ class Ledger:
         """Whether every record that is known lies in the folder."""
         return not self._unwritten
 
+    # Trust (processor.chain.trusted_records).
+
+    def recall(self) -> None:
+        """Raises Corrupt where the version, or its chain, is not what was trusted before, or older; NotReady."""
+        self._trusted.recall(self._read)
+
+    def remember(self) -> None:
+        """What was read is what was trusted from now on; raises NotReady where that cannot be made durable."""
+        self._trusted.remember(self.history)
+
     # Writing.
+
+    def may_write(self) -> Signer | None:
+        """Who signs what is written, None where nobody has to; raises KeyWanted."""
+        return self._version.keyring.key_for("chain", self.manifest.key)
 
     def publish(self, delta: Delta) -> Link:
         """Commits a delta: its file, then its record.
@@ -224,6 +241,7 @@ class Ledger:
     def adopt(self, path: Path) -> tuple[Link, Delta]:
         """Gives a delta's file that lies in the folder without a record its record: written where that can be, else
         kept in memory. Raises Conflict, or what is wrong with the file."""
+        self._trusted.check_adoption()
         data = read_delta_file(path)
         delta = parse_delta(data)
         if path.name != f"{delta.step}{SUFFIX}":
@@ -334,12 +352,15 @@ class Ledger:
     def append(self, make: Callable[[], ChainRecord | None], in_memory: bool = False) -> None:
         """Commits the record that `make` returns, asked anew when another writer was faster; None: there is nothing to
         commit. in_memory: where the folder cannot be written the record is taken all the same, but not kept."""
+        signer = self.may_write()
         for _ in range(MOST_TRIES):
             self.look()
             record = make()
             if record is None:
                 return
             self.history.check(record)
+            if signer is not None:
+                record = record.signed(signer, self._root)
             data = record.to_bytes()
             path = self.folder / record_name(record.number)
             try:
@@ -358,6 +379,9 @@ class Ledger:
             self._written = record.number
             self.history.take(record, sha256(data))
             self._patrol.add(path, identity_of(path), sha256(data))
+            with contextlib.suppress(NotReady):
+                # It stands, whatever became of this: the next look asks again.
+                self.remember()
             return
         raise NotReady("chain: others are writing to it all the time; try again")
 
@@ -436,7 +460,9 @@ class Ledger:
                 raise NotReady(f"record {number}: the file is empty; remove it if nobody is writing to the repository")
             return None
         try:
-            return ChainRecord.from_bytes(data, number), data, path, before
+            record = ChainRecord.from_bytes(data, number)
+            self._trusted.check(record, data)
+            return record, data, path, before
         except Corrupt as error:
             raise Diverged(str(error), path) from None
 

@@ -34,7 +34,9 @@ def open_snapshot(version: VersionReader, record: ChainRecord) -> VersionReader:
     listed = SnapshotList.from_json(data.tobytes())
     if (listed.step, listed.digest) != (record.step, record.digest):
         raise Corrupt(f"snapshot {record.step}: its list of files is of another generation")
-    return VersionReader(version.folder, listed, version.place)
+    if version.keyring.trusts and not all(entry.sha256 for entry in listed.files.values()):
+        raise Corrupt(f"snapshot {record.step}: the SHA-256 of every file wanted, got a list from before it was signed")
+    return VersionReader(version.folder, listed, version.place, version.keyring)
 
 
 def _read(version: VersionReader, record: ChainRecord) -> NDArray[np.uint8]:

@@ -15,6 +15,7 @@ warmup      recorded requests that a version is warmed with
 recording_columns  what recorded requests have beside their features
 atomic      a whole file under its name, or no file
 signature   key files, signatures over bytes
+envelope    what is replaced as it changes, signed
 keyring     the key that a process signs with, and those that it trusts
 trust_memory  what a process has trusted, remembered
 """

@@ -170,8 +170,8 @@ class ExecutableEntry:
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """Records that a manifest's signature vouches for, whoever signed them: up to a number, and the SHA-256 of that one,
-    which names all before it."""
+    """Records that a manifest's signature vouches for, whoever signed them: up to a number, and the SHA-256 of that
+    one, which names all before it."""
 
     number: int
     sha256: str

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from processor.errors import Corrupt, unreadable
 from processor.memory import SharedMap
-from processor.package.regular_file import open_regular
+from processor.package.regular_file import fd_sha256, open_regular
 from processor.package.tensors import file_crc32
 
 SIZES, CHANGES, BYTES = range(3)
@@ -44,6 +44,14 @@ def stat_of(fd: int) -> Stat:
     by hard links, or a removal, changes it for every file, and all of them would be read again."""
     about = os.fstat(fd)
     return about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def holds(fd: int, nbytes: int, crc32: str, sha256: str, threads: int = 0) -> bool:
+    """Whether an open file has the content that is wanted. sha256: "" where nobody has signed it."""
+    if sha256:
+        # It says more than the checksum, and reading twice would cost twice.
+        return fd_sha256(fd, nbytes) == sha256
+    return (file_crc32(fd, nbytes, threads) if threads else file_crc32(fd, nbytes)) == crc32
 
 
 def lease(fd: int) -> bool:
@@ -83,8 +91,8 @@ def is_written_to(path: Path) -> bool:
 
 @dataclass(slots=True, eq=False)
 class MappedFile:
-    """A mapped file. path: where it lies; name: in its package. crc32: of all of it. array: its bytes. seen: its stat
-    when they were those. leased: whether nobody can write to it meanwhile.
+    """A mapped file. path: where it lies; name: in its package. crc32, sha256: see holds(). array: its bytes. seen: its
+    stat when they were those. leased: whether nobody can write to it meanwhile.
 
     Looked at by any thread: `seen` alone changes, and any of two values will do."""
 
@@ -95,9 +103,10 @@ class MappedFile:
     mapping: SharedMap
     seen: Stat
     leased: bool = False
+    sha256: str = ""
 
     @classmethod
-    def of(cls, path: Path, name: str, crc32: str, verified: Stat | None) -> MappedFile:
+    def of(cls, path: Path, name: str, crc32: str, verified: Stat | None, sha256: str = "") -> MappedFile:
         """Maps the file at `path`. verified: what it was when it was verified, None where it was not; raises Corrupt
         where it has changed since, where it is no regular file, empty or unreadable."""
         try:
@@ -111,7 +120,7 @@ class MappedFile:
                 mapping = SharedMap.of(file.fileno(), seen[1], writable=False)
         except OSError as error:
             raise unreadable(name, error) from None
-        return cls(path, name, crc32, np.frombuffer(mapping, np.uint8), mapping, seen, leased)
+        return cls(path, name, crc32, np.frombuffer(mapping, np.uint8), mapping, seen, leased, sha256)
 
     def damage(self, effort: int) -> str:
         """Why the file is not what was verified any more, "" as far as that effort can tell. Where nothing has changed
@@ -124,7 +133,7 @@ class MappedFile:
                 return f"was cut short while it is served: {self.array.nbytes} bytes wanted, got {now[1]}"
             if effort == SIZES or (effort == CHANGES and now == self.seen):
                 return ""
-            if file_crc32(self.mapping.fd, self.array.nbytes, 1) != self.crc32:
+            if not holds(self.mapping.fd, self.array.nbytes, self.crc32, self.sha256, 1):
                 return "was overwritten while it is served: does not match its checksum"
         except Corrupt:
             return "was cut short while it is served"

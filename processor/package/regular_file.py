@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from processor.errors import Corrupt
 
-READ_NBYTES = 1 << 30
+READ_NBYTES, HASH_NBYTES = 1 << 30, 1 << 20
 KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -69,6 +69,18 @@ def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes as 64 hexadecimal digits; raises Corrupt for what is no regular file, OSError."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fd_sha256(fd: int, nbytes: int) -> str:
+    """SHA-256 of the first bytes of an open file; raises Corrupt where there are fewer, OSError."""
+    found, at = hashlib.sha256(), 0
+    while at < nbytes:
+        data = os.pread(fd, min(HASH_NBYTES, nbytes - at), at)
+        if not data:
+            raise Corrupt("the file was cut short while it was read")
+        found.update(data)
+        at += len(data)
+    return found.hexdigest()
 
 
 def _check_kind(name: str, mode: int) -> None:

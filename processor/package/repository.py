@@ -11,19 +11,24 @@ NotReady is raised, and whoever had been told of a change asks for it again.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from processor.errors import BadInput, Corrupt, NotFound, NotReady, UnknownModel, shortage
 from processor.package.atomic import atomic_file
+from processor.package.envelope import enveloped, opened
+from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.manifest import NAME
 from processor.package.place import FolderPlace, VersionPlace
 from processor.package.regular_file import read_file
 from processor.package.version import MANIFEST, VersionReader, VersionWriter, inside
+
+log = logging.getLogger("freshet.repository")
 
 LABELS = "labels.json"
 TRAFFIC = "traffic.json"
@@ -64,11 +69,18 @@ class Repository:
     (processor.mirror)."""
 
     remote = False
+    keyring = NO_KEYS
 
     def __init__(self, root: str | Path) -> None:
         self.root, self._seen_at_s = Path(root).absolute(), time.monotonic()
+        self._told: dict[tuple[str, str], str] = {}
         if not self.root.is_dir():
             raise NotFound(f"repository: {str(root)!r} is not a folder; create it or pass --repository")
+
+    def with_keys(self, keyring: Keyring) -> Self:
+        """The same, read by whom this keyring trusts and written by whom it signs for."""
+        self.keyring = keyring
+        return self
 
     def models(self) -> list[str]:
         """Names of the folders that may be models."""
@@ -119,11 +131,11 @@ class Repository:
 
     def reader(self, model: str, number: int) -> VersionReader:
         """Opens a version that is known to be there."""
-        return VersionReader(self.folder(model, number), place=self.place(model, number))
+        return VersionReader(self.folder(model, number), place=self.place(model, number), keyring=self.keyring)
 
     def writer(self, model: str, number: int, beside: bool = False) -> VersionWriter:
         """Begins a version; see VersionWriter. Raises Conflict where there is one."""
-        return VersionWriter(self.root, model, number, beside, self.place(model, number))
+        return VersionWriter(self.root, model, number, beside, self.place(model, number), self.keyring)
 
     def place(self, model: str, number: int) -> VersionPlace:
         """Where a version lives, or is to live."""
@@ -182,11 +194,24 @@ class Repository:
             if (short := shortage(error)) is not None:
                 raise short from None
             return {}
-        return raw if isinstance(raw, dict) else {}
+        if not isinstance(raw, dict):
+            return {}
+        try:
+            return opened(raw, model, name, self.keyring)
+        except Corrupt as error:
+            if self._told.get((model, name)) != str(error):
+                self._told[model, name] = str(error)
+                log.error("%s is passed over: %s", model, error)
+            return {}
 
     def _keep(self, model: str, name: str, document: dict[str, Any]) -> None:
         try:
-            self._put(f"{model}/{name}", json.dumps(document, indent=1).encode())
+            before = json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
+        except (OSError, ValueError, RecursionError, Corrupt):
+            before = {}
+        kept = enveloped(document, before if isinstance(before, dict) else {}, model, name, self.keyring)
+        try:
+            self._put(f"{model}/{name}", json.dumps(kept, indent=1).encode())
         except OSError:
             raise NotReady(f"{name.partition('.')[0]}: the repository cannot be written") from None
 

@@ -1,4 +1,4 @@
-"""Ed25519: key files, and signatures over bytes. What is signed and who is trusted is processor.package.keyring's to say.
+"""Ed25519: key files, and signatures over bytes. What is signed, and who is trusted, processor.package.keyring says.
 
 A key is known by its id, the first 16 hexadecimal digits of the SHA-256 of its 32 raw public bytes. A private key is a
 PKCS8 PEM file without a password that its owner alone may read, a public one a PEM file; both are what openssl and

@@ -101,15 +101,14 @@ class TrustMemory:
         if serial < known:
             raise Corrupt(f"{what}: serial {known} or newer was trusted here, got {serial}; {ACCEPT}")
 
-    def note_version(self, model: str, version: int, root: str, edition: int, digest: str, newest: bool) -> None:
-        """A version is about to be served. newest: as the model's newest."""
+    def note_version(self, model: str, version: int, root: str, edition: int, digest: str) -> None:
+        """A version is about to be served. root, edition, digest: see KnownVersion."""
 
         def change(known: KnownModel) -> None:
             one = known.versions.setdefault(version, KnownVersion())
             if edition > one.edition:
                 one.root, one.edition, one.manifest = root, edition, digest
-            if newest:
-                known.newest = max(known.newest, version)
+            known.newest = max(known.newest, version)
 
         self._change(model, change)
 

@@ -10,6 +10,7 @@ before it hands out a view of it. Tables alone are handed out mapped, because th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -26,10 +27,11 @@ from numpy.typing import NDArray
 from processor.errors import Conflict, Corrupt, NotFound, unreadable
 from processor.memory import reserve
 from processor.package.atomic import atomic_file, fsync_folder, hidden_beside
+from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.manifest import MAX_MANIFEST_NBYTES, File, Manifest
-from processor.package.mapped_file import MappedFile, Stat, stat_of
+from processor.package.mapped_file import MappedFile, Stat, holds, stat_of
 from processor.package.place import FolderPlace, VersionPlace
-from processor.package.regular_file import open_regular, read_file
+from processor.package.regular_file import file_sha256, open_regular, read_file
 from processor.package.tensors import crc32, file_crc32, parse_tensors, write_tensors
 
 MANIFEST = "model.json"
@@ -76,14 +78,21 @@ class SnapshotList:
     event_time: list[float] = field(default_factory=list)
 
     def to_json(self) -> bytes:
-        return (json.dumps({"format": SNAPSHOT_FORMAT, **asdict(self)}, sort_keys=True, indent=1) + "\n").encode()
+        document = {"format": SNAPSHOT_FORMAT, **asdict(self)}
+        for entry in document["files"].values():
+            if not entry["sha256"]:
+                del entry["sha256"]
+        return (json.dumps(document, sort_keys=True, indent=1) + "\n").encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> SnapshotList:
         """Raises Corrupt for what to_json() would not have written."""
         try:
             raw = json.loads(data)
-            files = {str(name): File(int(f["nbytes"]), str(f["crc32"])) for name, f in raw["files"].items()}
+            files = {
+                str(name): File(int(f["nbytes"]), str(f["crc32"]), str(f.get("sha256", "")))
+                for name, f in raw["files"].items()
+            }
             rows = {str(name): int(n) for name, n in raw["rows"].items()}
             published_at, times = float(raw["published_at"]), [float(t) for t in raw["event_time"]]
             made = cls(str(raw["folder"]), int(raw["step"]), str(raw["digest"]), rows, files, published_at, times)
@@ -101,10 +110,19 @@ class VersionWriter:
     """
 
     def __init__(
-        self, repository: Path, model: str, version: int, beside: bool = False, place: VersionPlace | None = None
+        self,
+        repository: Path,
+        model: str,
+        version: int,
+        beside: bool = False,
+        place: VersionPlace | None = None,
+        keyring: Keyring = NO_KEYS,
     ) -> None:
         """beside: the version's folder is there already and holds what the version is made from, but no manifest.
-        place: where it is to live, if not in the folder (processor.package.repository.Repository.writer)."""
+        place: where it is to live, if not in the folder (processor.package.repository.Repository.writer). keyring: who
+        signs it. Raises KeyWanted where it is to be signed and cannot be."""
+        keyring.key_for(f"version {version}")
+        self.keyring = keyring
         self.repository, self.model, self.version = repository, model, version
         self._target, self._beside = repository / model / str(version), beside
         self.place = place or FolderPlace(self._target)
@@ -143,7 +161,7 @@ class VersionWriter:
         files = {}
         for path in sorted(p for p in self.folder.rglob("*") if p.is_file()):
             files[path.relative_to(self.folder).as_posix()] = _file_of(path)
-        text = replace(manifest, files=files).to_json()
+        text = sealed(replace(manifest, files=files), self.folder, self.keyring).to_json()
         (self.folder / DELTAS).mkdir(exist_ok=True)
         with atomic_file(self.folder / MANIFEST) as file:
             file.write(text)
@@ -165,16 +183,36 @@ class VersionWriter:
         fsync_folder(self._target)
 
 
+def sealed(manifest: Manifest, folder: Path, keyring: Keyring, before: Manifest | None = None) -> Manifest:
+    """A manifest as it is to be written: signed where there is a key, without a signature where none is asked for.
+
+    folder: where files lie whose SHA-256 it does not know. before: the one that it comes in the place of. Raises
+    KeyWanted, Corrupt.
+    """
+    signer = keyring.key_for(f"version {manifest.version}", before.key if before else "")
+    if signer is None:
+        return replace(manifest, key="", signature="", edition=0, vouched=None)
+    files = {}
+    for name, entry in manifest.files.items():
+        files[name] = entry if entry.sha256 else replace(entry, sha256=file_sha256(inside(folder, name)))
+    edition = before.edition + 1 if before else 0
+    made = replace(manifest, files=files, key=signer.id, signature="", edition=edition)
+    return replace(made, signature=signer.sign(made.to_sign()))
+
+
 def add_file(version: VersionReader, name: str, data: bytes) -> None:
     """Puts one file more, or another in its place, into a committed version, and into its manifest; raises NotFound.
 
     A reader between the two renames finds a file that the manifest does not describe: one that it did not name before,
     and so does not open, or one whose checksum does not match, which refuses the version until the next look.
     """
-    manifest = VersionReader(version.folder, place=version.place).manifest
+    manifest = VersionReader(version.folder, place=version.place, keyring=version.keyring).manifest
+    sha256 = hashlib.sha256(data).hexdigest() if version.keyring.signer else ""
+    files = {**manifest.files, name: File(len(data), crc32(data), sha256)}
+    # Before anything is written: there may be no key.
+    text = sealed(replace(manifest, files=files), version.folder, version.keyring, manifest).to_json()
     version.place.replace(name, data)
-    files = {**manifest.files, name: File(len(data), crc32(data))}
-    version.place.replace(MANIFEST, replace(manifest, files=files).to_json())
+    version.place.replace(MANIFEST, text)
 
 
 class VersionReader:
@@ -182,11 +220,19 @@ class VersionReader:
     when the manifest is not sound.
 
     manifest: with the tables' rows and files of what is read. root_manifest: as it was published. mapped: the files
-    that views were handed out of. place: where the version lives, if not in the folder.
+    that views were handed out of. place: where the version lives, if not in the folder. keyring: whom it has to be
+    signed by. digest: SHA-256 of its manifest's bytes.
     """
 
-    def __init__(self, folder: Path, snapshot: SnapshotList | None = None, place: VersionPlace | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        snapshot: SnapshotList | None = None,
+        place: VersionPlace | None = None,
+        keyring: Keyring = NO_KEYS,
+    ) -> None:
         self.folder, self.snapshot, self.place = folder, snapshot, place or FolderPlace(folder)
+        self.keyring = keyring
         self.mapped: list[MappedFile] = []
         self._verified: dict[str, Stat] = {}
         try:
@@ -198,9 +244,17 @@ class VersionReader:
         self.manifest = Manifest.from_json(data)
         if str(self.manifest.version) != folder.name or self.manifest.model != folder.parent.name:
             raise Corrupt(f"manifest: names {self.manifest.model!r} version {self.manifest.version}, not its folder's")
+        self.digest = hashlib.sha256(data).hexdigest()
+        self._check_signature(data)
         self.root_manifest = self.manifest
         if snapshot is not None:
             self.manifest = _as_of(self.root_manifest, snapshot)
+
+    def _check_signature(self, data: bytes) -> None:
+        manifest = self.manifest
+        if manifest.key and manifest.to_json() != data:
+            raise Corrupt("manifest: is signed, and not spelled as manifests are")
+        self.keyring.check("manifest", manifest.key, manifest.signature, manifest.to_sign() if manifest.key else b"")
 
     def verify(self, names: Iterable[str] | None = None) -> None:
         """Checks size and checksum of every file of the package, or of `names`; raises Corrupt naming the first that
@@ -226,17 +280,17 @@ class VersionReader:
                 seen = stat_of(file.fileno())
                 if seen[1] != entry.nbytes:
                     raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {seen[1]}")
-                found = file_crc32(file.fileno(), entry.nbytes)
+                good = holds(file.fileno(), entry.nbytes, entry.crc32, entry.sha256)
         except OSError as error:
             raise unreadable(name, error) from None
-        if found != entry.crc32:
+        if not good:
             raise Corrupt(f"{name}: does not match its checksum")
         self._verified[name] = seen
 
     def tensors(self, name: str) -> dict[str, NDArray[Any]]:
         """Views of one safetensors file that the manifest names, mapped: what verify() has read, where it has."""
         entry = self._entry(name)
-        file = MappedFile.of(self._brought(name), name, entry.crc32, self._verified.get(name))
+        file = MappedFile.of(self._brought(name), name, entry.crc32, self._verified.get(name), entry.sha256)
         arrays = parse_tensors(file.array, name).arrays
         self.mapped.append(file)
         return arrays
@@ -262,7 +316,8 @@ class VersionReader:
             raise unreadable(name, error) from None
         if data.nbytes != entry.nbytes:
             raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {data.nbytes}")
-        if crc32(data.data) != entry.crc32:
+        signed = entry.sha256
+        if crc32(data.data) != entry.crc32 or (signed and hashlib.sha256(data.data).hexdigest() != signed):
             raise Corrupt(f"{name}: does not match its checksum")
         return data
 

@@ -45,6 +45,7 @@ def fold(version: VersionReader, ledger: Ledger, progress: Progress | None = Non
     for files that are not as they were recorded.
     """
     ledger.look()
+    ledger.may_write()
     link = ledger.history.target
     newest = ledger.history.snapshot(link)
     if link.record is None or (newest is not None and newest.digest == link.digest):
@@ -52,7 +53,8 @@ def fold(version: VersionReader, ledger: Ledger, progress: Progress | None = Non
     name = f"{SNAPSHOTS}/{link.step}-{secrets.token_hex(4)}"
     folder = version.folder / name
     try:
-        listed = _written(Contents(version, ledger, link), version.folder, name, progress)
+        signed = version.keyring.signer is not None
+        listed = _written(Contents(version, ledger, link), version.folder, name, progress, signed)
         data = listed.to_json()
         _write(folder / SNAPSHOT_LIST, lambda file: file.write(data))
         for written in (folder, folder.parent, version.folder):
@@ -69,7 +71,7 @@ def fold(version: VersionReader, ledger: Ledger, progress: Progress | None = Non
     return link
 
 
-def _written(contents: Contents, place: Path, name: str, progress: Progress | None) -> SnapshotList:
+def _written(contents: Contents, place: Path, name: str, progress: Progress | None, signed: bool) -> SnapshotList:
     """Writes tables and dense weights; returns the list of their files."""
     folder, tables = place / name, contents.base.manifest.tables
     (folder / "tables").mkdir(parents=True)
@@ -79,12 +81,12 @@ def _written(contents: Contents, place: Path, name: str, progress: Progress | No
     for done, table in enumerate(tables, start=1):
         arrays = _folded(contents.base, table, contents.changes[table.name])
         rows[table.name] = len(arrays["keys"])
-        files[table_file(table.name)] = _tensors(folder / table_file(table.name), arrays)
+        files[table_file(table.name)] = _tensors(folder / table_file(table.name), arrays, signed)
         if progress is not None:
             progress(done, whole)
     fsync_folder(folder / "tables")
     if contents.dense:
-        files[DENSE] = _tensors(folder / DENSE, contents.dense)
+        files[DENSE] = _tensors(folder / DENSE, contents.dense, signed)
         if progress is not None:
             progress(whole, whole)
     link = contents.link
@@ -119,10 +121,10 @@ def _folded(base: VersionReader, table: TableEntry, changes: TableChanges) -> di
     )
 
 
-def _tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> File:
+def _tensors(path: Path, arrays: Mapping[str, NDArray[Any]], signed: bool) -> File:
     _write(path, lambda file: write_tensors(file, arrays, {}))
     data = map_file(path)
-    return File(data.nbytes, crc32(data.data))
+    return File(data.nbytes, crc32(data.data), sha256(data) if signed else "")
 
 
 def _write(path: Path, write: Callable[[Any], object]) -> None:

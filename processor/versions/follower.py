@@ -94,6 +94,7 @@ class Follower:
     def open(self, from_snapshot: bool = True) -> None:
         """The first look, before anything is loaded. Raises Diverged where what follows the newest snapshot is no
         chain: what comes before it may be."""
+        self.ledger.recall()
         if from_snapshot:
             with contextlib.suppress(Diverged):
                 self.ledger.begin_at_snapshot()
@@ -127,6 +128,7 @@ class Follower:
         if not self._diverged:
             try:
                 came = {record.kind for record in self.ledger.look()}
+                self.ledger.remember()
                 if ROLLBACK in came or (self._held_here and RELEASE in came):
                     self.stay(None)
                 self.ledger.patrol()

@@ -23,16 +23,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from processor.chain.chain_record import MAX_REASON, delta_digest, sha256
+from processor.chain.chain_record import MAX_REASON, delta_digest, root_hash, sha256
 from processor.chain.history import Link
 from processor.chain.ledger import KeptDelta, Ledger
 from processor.chain.snapshots import open_snapshot
 from processor.clock import Clock
-from processor.errors import Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady, shortage
+from processor.errors import Conflict, Corrupt, Diverged, FreshetError, KeyWanted, NotFound, NotReady, shortage
 from processor.generation import Generation
 from processor.package.delta import Delta, DeltaBytes, parse_delta, read_delta_file
 from processor.package.mapped_file import is_written_to
 from processor.package.repository import FolderWatch, Repository, check_name, listed
+from processor.package.trust_memory import ACCEPT
 from processor.package.version import SNAPSHOTS, VersionReader
 from processor.versions.follower import Follower, OutOfReach
 from processor.versions.policy import ModelPolicy
@@ -218,7 +219,7 @@ class ServedModel(RoutedModel):
             try:
                 ledger.rollback(link.step, reason)
                 alone = None
-            except NotReady:
+            except (NotReady, KeyWanted):
                 alone = link
             if rebuilt is None:
                 follower.stay(alone)
@@ -300,7 +301,8 @@ class ServedModel(RoutedModel):
         self._followers = {number: self._followers[number] for number in self.served}
         events = []
         first = wanted | (chosen - self._unloaded)
-        for number in sorted(first):
+        # The newest that was trusted before any older one, which is served beside it alone.
+        for number in sorted(first, key=lambda number: (number != self._newest_trusted(), number)):
             events += self._try(number)
         # Nothing to fall back on in memory, as at a start: the newest version that loads is the last good one.
         others = set() if policy.versions else set(known) - first - self._unloaded
@@ -352,7 +354,7 @@ class ServedModel(RoutedModel):
             del self._disturbed[number]
         before = self.routes.states.get(number)
         try:
-            generation = self._admit(number).generation
+            generation = self._admit(number, by_itself=True).generation
         except NotReady as error:
             self._refusals.wait(number)
             told = before is not None and before.error == str(error)
@@ -362,10 +364,23 @@ class ServedModel(RoutedModel):
             return [Refusal(f"{self.name} version {number} refused: {error}")]
         return [f"{self.name} {generation} loaded"]
 
-    def _admit(self, number: int) -> ServedVersion:
-        """Loads a version, replays its deltas, then offers it to requests."""
+    def _newest_trusted(self) -> int:
+        """The newest version that was served before, where that is remembered (processor.package.trust_memory)."""
+        memory = self._repository.keyring.memory
+        return memory.of(self.name).newest if memory is not None else 0
+
+    def _check_downgrade(self, number: int) -> None:
+        """Raises Corrupt for an older version in the place of one that was served before, unless the policy names it."""
+        newest = self._newest_trusted()
+        if number < newest and newest not in self.served and number not in self.policy.versions.versions:
+            raise Corrupt(f"version {newest} that was trusted here wanted, got {number}; {ACCEPT}")
+
+    def _admit(self, number: int, by_itself: bool = False) -> ServedVersion:
+        """Loads a version, replays its deltas, then offers it to requests. by_itself: nobody has asked for it."""
         self._state(VersionStatus(number, LOADING))
         try:
+            if by_itself:
+                self._check_downgrade(number)
             version, follower = self._rebuild(number)
         except Exception as error:
             if not isinstance(error, FreshetError):
@@ -389,6 +404,10 @@ class ServedModel(RoutedModel):
             version, follower = self._replay(number, target, from_snapshot=False)
         if target is not None and version.digest != target.digest:
             raise Conflict(f"rollback: the deltas on disk lead to {version.generation}, not to {number}.{target.step}")
+        if (memory := self._repository.keyring.memory) is not None:
+            manifest = version.files.root_manifest
+            root, digest = root_hash(manifest), version.files.digest
+            memory.note_version(self.name, number, root, manifest.edition, digest)
         version.open(self._connect(version))
         return version, follower
 
@@ -504,6 +523,7 @@ class ServedModel(RoutedModel):
         served. content: SHA-256 of its bytes."""
         follower = self._followers[version.manifest.version]
         ledger = follower.ledger
+        ledger.may_write()
         follower.ready(version)
         version.check(delta)
         ledger.check(delta, content)

@@ -58,7 +58,7 @@ def with_json(**changes):
         (b"{", "a JSON object wanted"),
         (b"[" * 100_000, "a JSON object wanted"),
         (b"[]", "format"),
-        (with_json(format="freshet-record/2"), "format"),
+        (with_json(format="freshet-record/3"), "format"),
         (with_json(extra=1), "the keys"),
         (with_json(number=8), "names itself 8"),
         (with_json(kind="deltas"), "kind 'deltas' is none of"),

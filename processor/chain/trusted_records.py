@@ -1,0 +1,94 @@
+"""Which records of a version are taken, where signatures are asked for, and what was taken before a restart.
+
+A record is taken that one of the trusted keys has signed, over the root hash of its version, or that the signed
+manifest vouches for (processor.package.manifest.Vouched): what an older key has signed, or nobody has, before the
+version was signed anew. Those are one hash chain, so the newest of them names all others; it is walked back as far as is read.
+
+A record that is not taken is none: nothing after it is read, and what is in memory is served on (DIVERGED).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from processor.chain.chain_record import MAX_RECORD_NBYTES, ChainRecord, record_name, sha256
+from processor.chain.history import History
+from processor.errors import Conflict, Corrupt, NotReady
+from processor.package.regular_file import read_file
+from processor.package.trust_memory import ACCEPT
+from processor.package.version import VersionReader
+
+
+class TrustedRecords:
+    """Of one version."""
+
+    def __init__(self, version: VersionReader, root: str) -> None:
+        """root: the version's root hash."""
+        self._version, self._root = version, root
+        self._keyring, self._manifest = version.keyring, version.root_manifest
+        vouched = self._manifest.vouched
+        # Of the records that the manifest vouches for, by number, as far back as they were walked.
+        self._vouched = {vouched.number: vouched.sha256} if vouched is not None else {}
+        self._newest = self._walked = vouched.number if vouched is not None else 0
+        self._noted = 0
+
+    def check(self, record: ChainRecord, data: bytes) -> None:
+        """Raises Corrupt unless a record may be taken. data: its bytes."""
+        if not self._keyring.trusts:
+            return
+        if record.number <= self._newest:
+            if sha256(data) != self._hash_of(record.number):
+                raise Corrupt(f"record {record.number}: the one that the manifest vouches for wanted, got another one")
+            return
+        signed = record.to_sign(self._root) if record.key else b""
+        self._keyring.check(f"record {record.number}", record.key, record.signature, signed)
+
+    def check_adoption(self) -> None:
+        """Raises Conflict where a file without a record must not be given one: nobody has signed it."""
+        if self._keyring.trusts or self._manifest.key:
+            raise Conflict(
+                "delta: a signed record of it wanted, got the file alone: `freshet delta apply`"
+            )
+
+    def recall(self, read: Callable[[int], Any]) -> None:
+        """See Ledger.recall. read: a record, its bytes and more; None where there is none."""
+        memory, manifest = self._keyring.memory, self._manifest
+        if memory is None:
+            return
+        memory.check_manifest(manifest.model, manifest.version, self._root, manifest.edition, self._version.digest)
+        known = memory.of(manifest.model).versions.get(manifest.version)
+        if known is None or not known.number:
+            return
+        found = read(known.number)
+        if found is None and not self._version.place.gone(record_name(known.number)):
+            raise NotReady(f"record {known.number}: is not here yet")
+        if found is None or sha256(found[1]) != known.record:
+            got = "a chain that ends before it" if found is None else "another one"
+            raise Corrupt(f"record {known.number}: the one that was trusted here wanted, got {got}; {ACCEPT}")
+
+    def remember(self, history: History) -> None:
+        """See Ledger.remember."""
+        memory, manifest = self._keyring.memory, self._manifest
+        if memory is not None and history.number > self._noted:
+            memory.note_record(manifest.model, manifest.version, history.number, history.newest)
+            self._noted = history.number
+
+    def _hash_of(self, number: int) -> str:
+        """The SHA-256 that a record which is vouched for has to have."""
+        while (at := self._walked) > number:
+            name = record_name(at)
+            self._version.place.look_for(name)
+            try:
+                data = read_file(self._version.folder / name, MAX_RECORD_NBYTES).tobytes()
+            except FileNotFoundError:
+                if not self._version.place.gone(name):
+                    raise NotReady(f"record {at}: is not here yet") from None
+                raise Corrupt(f"record {at}: the manifest vouches for it, and it is not there") from None
+            except OSError:
+                raise NotReady(f"record {at}: cannot be read") from None
+            if sha256(data) != self._vouched[at]:
+                raise Corrupt(f"record {at}: the one that the manifest vouches for wanted, got another one")
+            self._vouched[at - 1] = ChainRecord.from_bytes(data, at).previous
+            self._walked = at - 1
+        return self._vouched[number]
