@@ -1,7 +1,7 @@
 # Every target sets up .venv by itself; only Python 3.11+ and make are needed.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := train,client,openvino,xla,mpi,objects
+EXTRAS := train,client,openvino,xla,mpi,objects,signed
 DEMO_ARGS ?=
 DATA ?=
 BENCH_ARGS ?=

@@ -28,6 +28,7 @@ from processor.errors import BadInput, TooLarge
 from processor.features.limits import DEFAULTS, RequestLimits
 from processor.generation import UNDO_DEPTH
 from processor.overview import describe
+from processor.package.keyring import NO_KEYS, Keyring
 from processor.sessions.placement import Groups
 from processor.sessions.predictor import Predictor
 from processor.sessions.request import PredictReply, PredictRequest
@@ -63,8 +64,8 @@ class ProcessorConfig(SessionConfig):
     """The options of a Processor. repository: folder of models. models: the only ones to serve, or None.
     undo_depth: deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row
     store, or None. budgets: memory for the rows of tables, or None. policies: by model. delta_guard: see ModelHost.
-    limits: of requests. max_staleness_s: see ModelHost. strict: a model that is there and cannot be served ends the
-    start; else the others are served. The rest: see processor.sessions.session_options."""
+    limits: of requests. max_staleness_s, keyring: see ModelHost. strict: a model that is there and cannot be served
+    ends the start; else the others are served. The rest: see processor.sessions.session_options."""
 
     repository: str
     models: list[str] | None = None
@@ -76,6 +77,7 @@ class ProcessorConfig(SessionConfig):
     limits: RequestLimits = DEFAULTS
     strict: bool = True
     max_staleness_s: float = 0.0
+    keyring: Keyring = NO_KEYS
 
 
 class Processor(Predictor, ModelHost):
@@ -89,7 +91,7 @@ class Processor(Predictor, ModelHost):
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
         ModelHost.__init__(
             self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets,
-            config.policies, config.delta_guard, config.max_staleness_s,
+            config.policies, config.delta_guard, config.max_staleness_s, config.keyring,
         )  # fmt: skip
         Predictor.__init__(self, Groups(config, clock), clock, config.limits)
 

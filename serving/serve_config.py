@@ -22,6 +22,8 @@ from processor.errors import BadInput
 from processor.features.limits import REQUESTS
 from processor.generation import UNDO_DEPTH
 from processor.options import Values, between, check, one_of, option, options_of
+from processor.package.keyring import NO_KEYS, Keyring
+from processor.package.trust_memory import default_memory
 from processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from processor.tables.budgets import Budgets
 from processor.tables.remote.settings import RemoteConfig
@@ -92,6 +94,30 @@ class ServeConfig(FrontOptions, SessionOptions):
             "Memory of one import, files apart",
             between(0, 1 << 50, "half of what there is, 4 GiB at least"),
             heading=REPOSITORY,
+        ),
+    )
+    trust: list[str] = field(
+        default_factory=list,
+        metadata=option(
+            "Serve nothing that none of these public keys has signed; files, separated by commas",
+            heading=REPOSITORY,
+            empty="nobody is asked for a signature",
+        ),
+    )
+    key: str = field(
+        default="",
+        metadata=option(
+            "Private key that signs what this server writes: uploads, rollbacks, holds, snapshots",
+            heading=REPOSITORY,
+            empty="nothing is signed",
+        ),
+    )
+    trust_memory: str = field(
+        default="",
+        metadata=option(
+            "Where it is remembered what was trusted, so that nothing older is served; to be kept across restarts",
+            heading=REPOSITORY,
+            empty="$XDG_STATE_HOME/freshet/trust",
         ),
     )
     undo_depth: int = field(
@@ -214,6 +240,17 @@ class ServeConfig(FrontOptions, SessionOptions):
         for name in self.model:
             _want(not self.models or name in self.models, f"model.{name[:64]}: not among models")
         return {name: ModelPolicy.parse(raw, f"model.{name[:64]}") for name, raw in self.model.items()}
+
+    @property
+    def signed(self) -> bool:
+        """Whether signatures are asked for."""
+        return bool(self.trust or self.key)
+
+    def keyring(self) -> Keyring:
+        """The keys of these files; raises BadInput."""
+        if not self.signed:
+            return NO_KEYS
+        return Keyring.of(self.key, self.trust, self.trust_memory or default_memory(self.repository))
 
     def budgets(self) -> Budgets:
         """Memory for the rows of tables; raises BadInput."""

@@ -83,6 +83,7 @@ def open_processor(config: ServeConfig, layout: Layout) -> Processor:
         "policies": config.policies(),
         "delta_guard": config.delta_guard,
         "max_staleness_s": config.max_staleness_s,
+        "keyring": config.keyring(),
         "limits": RequestLimits.of(config),
         "strict": config.strict,
     }
@@ -302,7 +303,9 @@ class Server:
             self.stop()
             return
         config = self._config
-        importer = AutoImporter(config.repository, config.models, processor, config.import_limits())
+        importer = AutoImporter(
+            config.repository, config.models, processor, config.import_limits(), signed=config.signed
+        )
         processor.expect(importer.announce())
         # What was loaded stays: without it the collector has less to walk between two requests.
         gc.collect()

@@ -66,7 +66,7 @@ def publish(
     if draft.stage is not None:
         writer.file(draft.stage.file, stage)
     graph.save(writer.folder / GRAPH)
-    carry_warmup(Repository(writer.repository), writer.model, draft.inputs, writer)
+    carry_warmup(Repository(writer.repository).with_keys(writer.keyring), writer.model, draft.inputs, writer)
     manifest = replace(
         draft,
         model=writer.model,
@@ -78,7 +78,7 @@ def publish(
         user_width=compiled.user_width if any(e.role == CANDIDATE for e in executables) else 0,
         notes={**draft.notes, "passes": compiled.lines(), **notes},
     )
-    return VersionReader(writer.commit(manifest), place=writer.place)
+    return VersionReader(writer.commit(manifest), place=writer.place, keyring=writer.keyring)
 
 
 def _in_float32(folder: Path, compiled: Parts, progress: Progress | None) -> list[ExecutableEntry]:

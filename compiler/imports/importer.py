@@ -36,6 +36,7 @@ from compiler.imports.wordless import wordless
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 from processor.features.plan import SparsePlan
+from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.manifest import NAME, Manifest, StageEntry
 from processor.package.repository import Repository, check_name
 from processor.package.version import VersionReader, VersionWriter
@@ -71,7 +72,12 @@ class Imported:
 
 
 def import_model(
-    source: Path, repository: Path, model: str, version: int | None = None, options: ImportOptions | None = None
+    source: Path,
+    repository: Path,
+    model: str,
+    version: int | None = None,
+    options: ImportOptions | None = None,
+    keyring: Keyring = NO_KEYS,
 ) -> Imported:
     """Writes <repository>/<model>/<version>, by default the next one, and returns it.
 
@@ -86,7 +92,7 @@ def import_model(
     beside = source.resolve() == target or source.resolve().parent == target
     with (
         open_source(source, options.signature, options.ragged, options.sparse) as opened,
-        VersionWriter(repository, model, number, beside) as writer,
+        VersionWriter(repository, model, number, beside, keyring=keyring) as writer,
         quiet(),
     ):
         published = Importer(opened, options.samples, options.user).publish(writer, options.buckets)

@@ -36,10 +36,11 @@ from processor.backends.registry import builtin
 from processor.errors import BadInput, Conflict, FreshetError, NotFound
 from processor.machine import this_machine
 from processor.package.atomic import atomic_file
+from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.manifest import CANDIDATE, PRECISIONS, WHOLE, ExecutableEntry, File, Manifest
 from processor.package.repository import Repository
 from processor.package.tensors import crc32
-from processor.package.version import GRAPH, MANIFEST, VersionReader
+from processor.package.version import GRAPH, MANIFEST, VersionReader, sealed
 
 COMPILED = "compiled"
 PRICED = (1, 8, 64, 256, 1024)
@@ -85,11 +86,11 @@ class Report:
         return first
 
 
-def compile_version(folder: Path, options: CompileOptions, reporter: Reporter) -> Report:
+def compile_version(folder: Path, options: CompileOptions, reporter: Reporter, keyring: Keyring = NO_KEYS) -> Report:
     """Compiles, calibrates and commits; raises BadInput, NotFound or Conflict, and then leaves the version as it
     was."""
     with _alone(folder):
-        reader = VersionReader(folder)
+        reader = VersionReader(folder, keyring=keyring)
         before = reader.manifest
         reader.verify(before.files.keys() - executable_files(before))
         if not any(name.startswith(f"{GRAPH}/") for name in before.files):
@@ -110,6 +111,7 @@ def compile_version(folder: Path, options: CompileOptions, reporter: Reporter) -
                 why = [*calibrations[WHOLE].refused, *skipped]
                 raise BadInput(f"precision {options.precision}: {'; '.join(why)}")
             manifest = _manifest(before, folder, found, calibrations, compiling, options)
+            manifest = sealed(manifest, folder, keyring, before)
             text = manifest.to_json()
         except BaseException:
             _remove(folder, _files(folder) - kept)

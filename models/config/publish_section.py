@@ -32,7 +32,8 @@ class PublishConfig:
     what a server computes the network in: "float32", "int8" where that keeps within max_error and max_auc_change
     (compiler.building.calibrate) of the last rows that were learned, or "auto": whichever is faster of both.
     trainer_folder: where the trainer keeps what is its own: checkpoints, the journal of a stream, reports of runs
-    ("": chosen, models.streams.open_rows)."""
+    ("": chosen, models.streams.open_rows). key: the file of the
+    private key that signs what is published; "" for FRESHET_KEY, or nobody."""
 
     repository: str = "repository"
     full_rows: int = 0
@@ -48,6 +49,7 @@ class PublishConfig:
     max_error: float = 2e-3
     max_auc_change: float = 1e-4
     trainer_folder: str = ""
+    key: str = ""
 
 
 def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:

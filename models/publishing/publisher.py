@@ -28,6 +28,7 @@ from processor.chain.ledger import Ledger
 from processor.errors import BadInput, Conflict, Diverged, StandsOnUndone
 from processor.generation import Generation
 from processor.package.delta import Delta, TableDelta
+from processor.package.keyring import Keyring
 from processor.package.repository import Repository
 from processor.package.version import table_file
 
@@ -49,14 +50,16 @@ class Publisher:
         version: int | None = None,
         generation: str | None = None,
         unix_s: Callable[[], float] = time.time,
+        key: str | Path = "",
     ) -> None:
         """version: the newest when left out. generation: what the trainer's weights stand on, as `generation` said when
-        they were saved; the newest when left out. Raises NotFound, BadInput, Diverged."""
+        they were saved; the newest when left out. key: the file of the private key that signs; "" for FRESHET_KEY, or
+        nobody. Raises NotFound, BadInput, Diverged."""
         stands_on = None if generation is None else Generation.parse(generation)
         if stands_on is not None and version not in (None, stands_on.version):
             raise BadInput(f"generation: one of version {version} wanted, got {generation}")
         number = version if stands_on is None else stands_on.version
-        self._version = Repository(repository).version(model, number)
+        self._version = Repository(repository).with_keys(Keyring.of_writer(key)).version(model, number)
         self.manifest = self._version.root_manifest
         self._ledger = Ledger.of(self._version)
         self._unix_s = unix_s

@@ -23,6 +23,7 @@ from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
 from processor.errors import BadInput, FreshetError
 from processor.generation import Generation
+from processor.package.keyring import Keyring
 from processor.package.repository import Repository
 from processor.package.version import VersionReader
 
@@ -36,7 +37,7 @@ class FullVersions:
     def __init__(self, config: TrainConfig, source: Source, report: Reporter) -> None:
         """config: filled in."""
         self._config, self._source, self._report = config, source, report
-        self._repository = Repository(config.publish.repository)
+        self._repository = Repository(config.publish.repository).with_keys(Keyring.of_writer(config.publish.key))
 
     def numbers(self) -> list[int]:
         return self._repository.versions(self._config.model.name)
@@ -76,6 +77,7 @@ class FullVersions:
             progress=lambda done, total: self._report.advance(1),
             counts={name: e.counts for name, e in exports.items()},
             lower=self._lower(trainer, state.position),
+            keyring=self._repository.keyring,
         )
         for line in made.manifest.notes.get("compile", {}).get("refused", ()):
             self._report.note(line)

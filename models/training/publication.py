@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from compiler.building.compile import BUCKETS
 from compiler.building.packaging import Arrays, Lower, Progress, publish
 from compiler.dense.dense_graph import DenseGraph
+from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.manifest import Manifest
 from processor.package.version import VersionReader, VersionWriter
 from processor.tables.table import packed
@@ -30,6 +31,7 @@ def publish_version(
     progress: Progress | None = None,
     counts: Counts | None = None,
     lower: Lower | None = None,
+    keyring: Keyring = NO_KEYS,
 ) -> VersionReader:
     """Commits the draft's version of its model (compiler.building.packaging).
 
@@ -37,7 +39,7 @@ def publish_version(
     [n]; a server whose memory is bounded starts with the rows that were met most. Raises Conflict when the version
     exists.
     """
-    with VersionWriter(repository, draft.model, draft.version) as writer:
+    with VersionWriter(repository, draft.model, draft.version, keyring=keyring) as writer:
         return publish(writer, draft, _packed(draft, tables, counts or {}), graph, buckets, progress, lower=lower)
 
 

@@ -7,8 +7,9 @@ ledger        one version's chain on disk: followed, written, adopted into
 trusted_records  which records are taken where signatures are asked for
 patrol        whether what is served is still what lies on disk
 snapshots     a generation whole in one place: opened
+resigning     a version signed anew, all of it checked against keys
 pruning       what of it nothing needs any more
 contents      what a version holds as of a generation, read from its files
 """
 
-__all__ = ["bare_delta", "chain_record", "contents", "history", "ledger", "patrol", "pruning", "snapshots"]
+__all__ = ["bare_delta", "chain_record", "contents", "history", "ledger", "patrol", "pruning", "resigning", "snapshots"]

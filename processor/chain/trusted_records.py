@@ -2,7 +2,8 @@
 
 A record is taken that one of the trusted keys has signed, over the root hash of its version, or that the signed
 manifest vouches for (processor.package.manifest.Vouched): what an older key has signed, or nobody has, before the
-version was signed anew. Those are one hash chain, so the newest of them names all others; it is walked back as far as is read.
+version was signed anew. Those are one hash chain, so the newest of them names all others; it is walked back as far as
+is read.
 
 A record that is not taken is none: nothing after it is read, and what is in memory is served on (DIVERGED).
 """
@@ -47,9 +48,7 @@ class TrustedRecords:
     def check_adoption(self) -> None:
         """Raises Conflict where a file without a record must not be given one: nobody has signed it."""
         if self._keyring.trusts or self._manifest.key:
-            raise Conflict(
-                "delta: a signed record of it wanted, got the file alone: `freshet delta apply`"
-            )
+            raise Conflict("delta: a signed record of it wanted, got the file alone: `freshet delta apply`")
 
     def recall(self, read: Callable[[int], Any]) -> None:
         """See Ledger.recall. read: a record, its bytes and more; None where there is none."""

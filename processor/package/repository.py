@@ -187,14 +187,30 @@ class Repository:
     def keep_traffic(self, model: str, traffic: dict[str, Any]) -> None:
         self._keep(model, TRAFFIC, traffic)
 
+    def resign_kept(self, model: str, unsigned: bool = False) -> None:
+        """Signs labels and traffic anew. unsigned: also where nobody has signed them."""
+        keyring = self.keyring
+        for name in (LABELS, TRAFFIC):
+            kept = self.with_keys(NO_KEYS if unsigned else keyring)._kept(model, name)
+            self.keyring = keyring
+            if kept:
+                self._keep(model, name, kept)
+
+    def check_kept(self, model: str) -> None:
+        """Raises Corrupt where labels or traffic are not signed by whom the keyring trusts."""
+        for name in (LABELS, TRAFFIC):
+            if os.path.isfile(self.root / model / name):
+                raw = json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
+                opened(raw if isinstance(raw, dict) else {"": raw}, model, name, self.keyring)
+
     def _kept(self, model: str, name: str) -> dict[str, Any]:
         try:
             raw = json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
+            if not isinstance(raw, dict):
+                return {}
         except (OSError, ValueError, RecursionError, Corrupt) as error:
             if (short := shortage(error)) is not None:
                 raise short from None
-            return {}
-        if not isinstance(raw, dict):
             return {}
         try:
             return opened(raw, model, name, self.keyring)

@@ -19,6 +19,7 @@ replica that is new, knows nothing: the first state that it meets, if it is sign
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -35,6 +36,13 @@ FORMAT = "freshet-trust/1"
 MAX_MEMORY_NBYTES = 1 << 20
 MOST_VERSIONS = 256
 ACCEPT = "`freshet keys accept` forgets that"
+
+
+def default_memory(repository: str) -> Path:
+    """Where what was trusted of a repository is remembered unless somebody says otherwise."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    where = repository if "://" in repository else os.path.realpath(repository)
+    return state / "freshet" / "trust" / hashlib.sha256(where.encode()).hexdigest()[:16]
 
 
 @dataclass(slots=True)

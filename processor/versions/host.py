@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from processor.clock import Clock
 from processor.errors import BadInput, FreshetError, NotReady
 from processor.generation import Generation
+from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.mapped_file import CHANGES, SIZES
 from processor.package.repository import FolderWatch, Repository, listed
 from processor.package.version import VersionReader
@@ -67,12 +68,13 @@ class ModelHost(ABC):
         policies: Mapping[str, ModelPolicy] | None = None,
         delta_guard: str = ON,
         max_staleness_s: float = 0.0,
+        keyring: Keyring = NO_KEYS,
     ) -> None:
         """models: the only ones to serve, or None. processes: how many may read a version. remote: where the rows of
         remote tables are. budgets: memory for the rows of tables. policies: by model, as configured. delta_guard: its
         mode (processor.watching.delta_guard) for models whose policy has no such section. max_staleness_s: beyond it
-        nothing is ready; 0 for no bound."""
-        self._repository = Repository(repository)
+        nothing is ready; 0 for no bound. keyring: whom what is served has to be signed by."""
+        self._repository = Repository(repository).with_keys(keyring)
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
         self._root = FolderWatch(self._repository.root)
         self._models: dict[str, ServedModel] = {}

@@ -370,7 +370,7 @@ class ServedModel(RoutedModel):
         return memory.of(self.name).newest if memory is not None else 0
 
     def _check_downgrade(self, number: int) -> None:
-        """Raises Corrupt for an older version in the place of one that was served before, unless the policy names it."""
+        """Raises Corrupt for an older version in the place of one that was served, unless the policy names it."""
         newest = self._newest_trusted()
         if number < newest and newest not in self.served and number not in self.policy.versions.versions:
             raise Corrupt(f"version {newest} that was trusted here wanted, got {number}; {ACCEPT}")

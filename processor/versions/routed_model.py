@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from processor.clock import Clock
-from processor.errors import BadInput, FreshetError, NotFound, NotReady
+from processor.errors import BadInput, FreshetError, KeyWanted, NotFound, NotReady
 from processor.package.repository import Repository
 from processor.versions.policy import ModelPolicy
 from processor.versions.routes import Routes, VersionStatus
@@ -113,7 +113,7 @@ class RoutedModel:
             self.routes = replace(self.routes, traffic=traffic)
             try:
                 self._keep(self._told, traffic)
-            except NotReady as error:
+            except (NotReady, KeyWanted) as error:
                 log.warning("%s version %d is out, but only until a restart: %s", self.name, number, error)
         self._changed()
 

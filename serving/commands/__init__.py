@@ -19,6 +19,7 @@ compile_command     compile
 row_store           tables
 repository_commands  repository
 recording_commands  recordings
+key_commands        keys
 demo                the whole job in one command
 demo_traffic        the demo's traffic
 table_analysis      inspect --tables

@@ -22,6 +22,7 @@ from serving.commands.fleet_command import fleet
 from serving.commands.import_command import import_command
 from serving.commands.inspection import inspect
 from serving.commands.join_command import join
+from serving.commands.key_commands import keys_app
 from serving.commands.recording_commands import recordings_app
 from serving.commands.repository_commands import repository_app
 from serving.commands.row_store import tables_app
@@ -67,6 +68,7 @@ app.command()(fleet)
 app.add_typer(tables_app, name="tables")
 app.add_typer(recordings_app, name="recordings")
 app.add_typer(repository_app, name="repository")
+app.add_typer(keys_app, name="keys")
 app.command()(vectors)
 app.command()(demo)
 app.command("import")(import_command)

@@ -11,6 +11,7 @@ from rich.console import Console
 from compiler.progress import bars
 from processor.errors import BadInput
 from serving.commands.completion import models
+from serving.commands.key_commands import KeyOption
 
 
 def compile_command(
@@ -49,6 +50,7 @@ def compile_command(
     label: Annotated[str, typer.Option(help="With --data: the column of the label, 0 or 1.")] = "label",
     max_auc_change: Annotated[float, typer.Option(help="With --data: by how much the AUC may change.")] = 1e-4,
     report: Annotated[bool, typer.Option("--report", help="Print costs and errors of every backend.")] = False,
+    key: KeyOption = "",
 ) -> None:
     """Compiles a version for every backend that is installed, measures each, and keeps the fastest for each batch size.
 
@@ -56,6 +58,7 @@ def compile_command(
     """
     from compiler.building.calibrate import Tolerance
     from compiler.recompiling.recompile import CompileOptions, compile_version, find_version
+    from processor.package.keyring import Keyring
 
     options = CompileOptions(
         backends=tuple(b.strip() for b in (backends or "").split(",") if b.strip()),
@@ -74,7 +77,7 @@ def compile_command(
     folder = find_version(target, repository, version)
     console = Console(highlight=False)
     with bars(console) as reporter:
-        done = compile_version(folder, options, reporter)
+        done = compile_version(folder, options, reporter, Keyring.of_writer(key))
     if report:
         from compiler.recompiling.compile_report import print_report
 

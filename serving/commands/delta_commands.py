@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from serving.commands.completion import generations, models
+from serving.commands.key_commands import KeyOption
 
 delta_app = typer.Typer(help="List, apply, fold and roll back deltas.", no_args_is_help=True)
 
@@ -24,11 +25,14 @@ def delta_list(
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     model: Annotated[str, typer.Argument(help="A model of the repository.", autocompletion=models)],
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+    trust: Annotated[
+        list[Path] | None, typer.Option(help="Public key that every record has to be signed by; else it ends with 1.")
+    ] = None,
 ) -> None:
     """Lists a version's chain, record by record: deltas verified, rollbacks, what was undone, what waits and why."""
     from serving.commands.inspection import describe_deltas
 
-    describe_deltas(repository, model, version)
+    describe_deltas(repository, model, version, trust)
 
 
 @delta_app.command("apply")
@@ -67,16 +71,18 @@ def delta_compact(
     model: Annotated[str, typer.Argument(help="A model of the repository.", autocompletion=models)],
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+    key: KeyOption = "",
 ) -> None:
     """Folds a version's deltas into a snapshot, beside running servers: whoever starts reads it instead of them."""
     from rich.console import Console
 
     from compiler.progress import bars
     from processor.chain.ledger import Ledger
+    from processor.package.keyring import Keyring
     from processor.package.repository import Repository
     from processor.tables.folding import fold
 
-    files = Repository(repository).version(model, version)
+    files = Repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
     ledger = Ledger.of(files)
     number, console = files.manifest.version, Console()
     with bars(console) as reporter:
@@ -157,6 +163,7 @@ def delta_make(
     signature: Annotated[str, typer.Option(help="Of a SavedModel, which signature is served.")] = "serving_default",
     ragged: Annotated[list[str] | None, typer.Option(help="As `freshet import --ragged` had it.")] = None,
     sparse: Annotated[list[str] | None, typer.Option(help="As `freshet import --sparse` had it.")] = None,
+    key: KeyOption = "",
 ) -> None:
     """Publishes the difference between a retrained model and what is served, as one delta."""
     from compiler.imports.importer import ImportOptions
@@ -168,7 +175,7 @@ def delta_make(
     opened = Repository(repository).version(model, version)
     options = ImportOptions(signature, groups(ragged, "--ragged"), groups(sparse, "--sparse"))
     export = read_export(from_export, opened, options)
-    publisher = Publisher(repository, model, opened.manifest.version)
+    publisher = Publisher(repository, model, opened.manifest.version, key=key)
     # Whoever asks for it means what is served now, whatever was rolled back before.
     publisher.take_served()
     before = publisher.generation

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from processor.errors import BadInput
+from serving.commands.key_commands import KeyOption
 
 RepositoryOption = Annotated[Path, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
 
@@ -35,16 +36,18 @@ def import_command(
     samples: Annotated[
         Path | None, typer.Option(help='JSON file {"inputs": {NAME: [rows]}} to try the model on. [made up]')
     ] = None,
+    key: KeyOption = "",
 ) -> None:
     """Imports a TensorFlow SavedModel, a Keras or ONNX file: cuts, compiles and proves it, then commits a version."""
     from compiler.imports.importer import ImportOptions, import_model
     from compiler.imports.printing import lines
+    from processor.package.keyring import Keyring
 
     together = groups(ragged, "--ragged"), groups(sparse, "--sparse")
     options = ImportOptions(signature, *together, _samples(samples), user=user or ())
     console = Console()
     with console.status("importing"):
-        imported = import_model(source, repository, name, version, options)
+        imported = import_model(source, repository, name, version, options, Keyring.of_writer(key))
     for line in (*lines(imported.report), *(f"  pass {line}" for line in imported.passes)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"{name} version {imported.folder.name} is in {repository}", highlight=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +17,10 @@ from rich.table import Table
 from processor.chain.bare_delta import bare_deltas
 from processor.chain.chain_record import DELTA
 from processor.chain.ledger import Ledger
+from processor.chain.resigning import check_version
 from processor.errors import BadInput, Diverged, FreshetError, NotFound
 from processor.package.delta import Delta, read_delta
+from processor.package.keyring import Keyring
 from processor.package.manifest import WHOLE, ExecutableEntry, Input
 from processor.package.repository import Repository
 from processor.package.version import DELTAS
@@ -32,6 +35,10 @@ def inspect(
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")] = "",
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
     verify: Annotated[bool, typer.Option(help="Also check size and checksum of every file.")] = False,
+    trust: Annotated[
+        list[Path] | None,
+        typer.Option(help="Public key: check that every file and record is signed by one of these, and end with 1."),
+    ] = None,
     graph: Annotated[
         Path | None, typer.Option(help="How this version's folder, SavedModel, .keras or .onnx file is cut.")
     ] = None,
@@ -61,7 +68,27 @@ def inspect(
             raise BadInput("--tables: the name of a model wanted")
         inspect_tables(repository, model, generation, since, html)
         return
+    if trust:
+        check_signed(repository, model, version, trust)
+        return
     describe_repository(repository, model, version, verify)
+
+
+def check_signed(root: str, model: str | None, version: int | None, trust: list[Path]) -> None:
+    """Prints what is signed by whom, and ends with 1 at the first file or record that no trusted key has signed."""
+    repository = Repository(root).with_keys(Keyring.of(trust=trust))
+    for name in [model] if model is not None else [m for m in repository.models() if repository.versions(m)]:
+        for number in [version] if version is not None else repository.versions(name):
+            try:
+                reader = repository.version(name, number)
+                records = check_version(reader).history.number
+                repository.check_kept(name)
+            except FreshetError as error:
+                print(f"{name} {number}: {error}", file=sys.stderr)
+                raise typer.Exit(1) from None
+            manifest = reader.root_manifest
+            files = len(manifest.files)
+            print(f"{name} {number}: signed by key {manifest.key}: {files} files, {records} records")
 
 
 def describe_repository(root: str, model: str | None, version: int | None, verify: bool) -> None:
@@ -82,10 +109,10 @@ def describe_repository(root: str, model: str | None, version: int | None, verif
         raise BadInput("; ".join(broken))
 
 
-def describe_deltas(root: str, model: str, version: int | None) -> None:
+def describe_deltas(root: str, model: str, version: int | None, trust: list[Path] | None = None) -> None:
     """Prints the chain of a version, record by record, its deltas verified, and files that no record names; what is
     broken is said where it stands, and the rest still listed. Writes nothing."""
-    reader = Repository(root).version(model, version)
+    reader = Repository(root).with_keys(Keyring.of(trust=trust or ())).version(model, version)
     ledger = Ledger(reader)
     trouble = ""
     try:
@@ -106,12 +133,13 @@ def describe_deltas(root: str, model: str, version: int | None) -> None:
         usual = record.parent_step in (record.step - 1, record.step)
         apart = "" if usual else f"on {record.version}.{record.parent_step}"
         where = [str(record.number), record.kind, f"{record.version}.{record.step}"]
+        signed = f"key {record.key}" if record.key else ""
         nbytes = f"{record.nbytes:,}" if record.nbytes else ""
         if record.kind == DELTA:
             counts, wrong = _counts(lambda: ledger.read_delta(history.links[record.digest]))  # noqa: B023
         else:
             counts, wrong = ["", "", "", "", _date(record.at)], ""
-        notes = escape("; ".join(part for part in (wrong, apart, mark, record.reason) if part))
+        notes = escape("; ".join(part for part in (wrong, apart, mark, record.reason, signed) if part))
         table.add_row(*where, *counts, nbytes, notes)
     for bare in bare_deltas(reader.folder):
         if f"{DELTAS}/{bare.path.name}" not in history.files:
@@ -132,6 +160,8 @@ def describe_deltas(root: str, model: str, version: int | None) -> None:
         )  # fmt: skip
     if trouble:
         console.print(f"DIVERGED: {trouble}", markup=False, highlight=False)
+        if trust:
+            raise typer.Exit(1)
 
 
 def _counts(read: Callable[[], Delta]) -> tuple[list[str], str]:
@@ -161,6 +191,8 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
         f"  {escape(manifest.arch)}, created {_when(manifest.created_at)}, "
         f"{nbytes:,} bytes in {len(manifest.files)} files"
     )
+    if manifest.key:
+        console.print(f"  signed by key {manifest.key}, edition {manifest.edition}", highlight=False)
     served = f"{history.number} records, generation {number}.{history.target.step}" if history.number else "no records"
     console.print(f"  {served}" + (f"; {len(bare)} delta files without a record" if bare else ""))
     for title, lines in (

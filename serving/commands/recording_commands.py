@@ -8,6 +8,7 @@ import typer
 
 from processor.package.warmup import MAX_REQUESTS
 from serving.commands.completion import models
+from serving.commands.key_commands import KeyOption
 
 recordings_app = typer.Typer(help="Requests that a server has recorded.", no_args_is_help=True)
 
@@ -19,14 +20,16 @@ def recordings_warmup(
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
     requests: Annotated[int, typer.Option(min=1, max=MAX_REQUESTS, help="How many, spread over the files.")] = 256,
+    key: KeyOption = "",
 ) -> None:
     """Puts recorded requests into a version, which is warmed with them whenever it is loaded."""
+    from processor.package.keyring import Keyring
     from processor.package.repository import Repository
     from processor.package.version import add_file
     from processor.package.warmup import WARMUP, dump_warmup
     from serving.telemetry.recorder import read_requests
 
-    files = Repository(repository).version(model, version)
+    files = Repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
     chosen = read_requests(recordings, model, files.manifest.inputs, requests)
     add_file(files, WARMUP, dump_warmup(chosen))
     print(f"{model} {files.manifest.version}: {len(chosen)} requests to warm up with")

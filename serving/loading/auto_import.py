@@ -39,6 +39,7 @@ LOOK_EVERY_S = 0.5
 REST_S = 5.0
 MAX_FILES = 1000
 MAX_SHOWN = 5
+UNSIGNED = "a signed version wanted, got what one is imported from: `freshet import --key`"
 AT_ONCE = 2
 
 State = tuple[tuple[str, int, int], ...]
@@ -62,8 +63,11 @@ class AutoImporter:
         limits: ImportLimits,
         start: Start = start,
         now_s: Callable[[], float] = time.monotonic,
+        signed: bool = False,
     ) -> None:
-        """models: the only ones to look at; none for all. limits: of each import."""
+        """models: the only ones to look at; none for all. limits: of each import. signed: signatures are asked for, so
+        that what lies there unsigned is refused."""
+        self._signed = signed
         self._folder, self._wanted, self._host = Path(repository), frozenset(models), host
         self._limits, self._start, self._now_s = limits, start, now_s
         self._next_s = 0.0
@@ -104,7 +108,7 @@ class AutoImporter:
         for model in sorted(self._found.keys() - {running.model for running in self._running}):
             for version, path in self._found[model]:
                 state = self._settled(path, now_s)
-                if state is not None and (foreign := _foreign(path)):
+                if state is not None and (foreign := UNSIGNED if self._signed else _foreign(path)):
                     self._done[path] = state
                     events.append(self._refuse(model, version, foreign))
                 elif state is not None and len(self._running) < AT_ONCE:

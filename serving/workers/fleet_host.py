@@ -88,7 +88,7 @@ class FleetHost(ModelHost):
         tables = RemoteTables.of(remote, clock) if remote else None
         super().__init__(
             config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables, config.budgets(),
-            config.policies(), config.delta_guard, config.max_staleness_s,
+            config.policies(), config.delta_guard, config.max_staleness_s, config.keyring(),
         )  # fmt: skip
         self._fleet = fleet
         self._registry = threading.Lock()
