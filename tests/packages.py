@@ -15,6 +15,7 @@ from processor.clock import SystemClock
 from processor.columns import Ragged, Strings
 from processor.kernels.hashing import hash_strings
 from processor.package.delta import Delta, TableDelta
+from processor.package.keyring import NO_KEYS
 from processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
 from processor.package.version import DENSE, VersionReader, VersionWriter, table_file
 from processor.tables.table import packed
@@ -77,10 +78,11 @@ def write_package(
     dtype="float32",
     weights=make_weights,
     artefact=make_artefact,
+    keyring=NO_KEYS,
 ):
     """Commits a version; returns its folder. weights: dense tensors by seed. artefact: its executable's bytes."""
     keys = {"user": np.array(list(users), np.int64), "tag": np.array([tag_id(t) for t in tags], np.int64)}
-    with VersionWriter(Path(repository), model, version) as writer:
+    with VersionWriter(Path(repository), model, version, keyring=keyring) as writer:
         for name, table_keys in keys.items():
             writer.tensors(table_file(name), packed(table_keys, rows_of(table_keys, 0), dtype))
         writer.tensors(DENSE, weights(seed))

@@ -15,6 +15,8 @@ MAX_LINES = 600
 
 TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/chain/snapshots.py": ("tests/processor/tables/test_folding.py", "tests/processor/chain/test_pruning.py"),
+    "processor/chain/resigning.py": ("tests/processor/versions/test_model_signed.py",),
+    "processor/chain/trusted_records.py": ("tests/processor/versions/test_model_signed.py",),
     "processor/clock.py": (
         "tests/processor/sessions/test_predictor.py",
         "tests/processor/tables/remote/test_breaker.py",

@@ -310,7 +310,7 @@ class ServedModel(RoutedModel):
             if self.served or newest in self._unloaded:
                 break
             events += self._try(number)
-        if newest in self.served:
+        if newest in self.served and (policy.versions or newest >= self._newest_trusted()):
             for number in [v for v in self.served if v not in chosen and v not in wanted]:
                 self._drop(number)
                 events.append(f"{self.name} version {number} unloaded")
@@ -372,7 +372,8 @@ class ServedModel(RoutedModel):
     def _check_downgrade(self, number: int) -> None:
         """Raises Corrupt for an older version in the place of one that was served, unless the policy names it."""
         newest = self._newest_trusted()
-        if number < newest and newest not in self.served and number not in self.policy.versions.versions:
+        beside = newest in self.served and newest in self._repository.versions(self.name)
+        if number < newest and not beside and number not in self.policy.versions.versions:
             raise Corrupt(f"version {newest} that was trusted here wanted, got {number}; {ACCEPT}")
 
     def _admit(self, number: int, by_itself: bool = False) -> ServedVersion:

@@ -4,6 +4,7 @@ import numpy as np
 
 from processor.clock import SystemClock
 from processor.package.delta import write_delta
+from processor.package.keyring import NO_KEYS
 from processor.package.repository import Repository
 from processor.versions.model import ServedModel
 from processor.versions.served_version import ServedVersion
@@ -12,13 +13,13 @@ from tests.packages import connect, make_delta, make_weights, row_of
 USERS = range(6)
 
 
-def open_model(root, undo_depth=4):
+def open_model(root, undo_depth=4, keyring=NO_KEYS, policy=None):
     """The model as a server opens it: loaded, with its deltas replayed."""
 
     def load(reader):
         return ServedVersion(reader, undo_depth, SystemClock())
 
-    served = ServedModel("small", Repository(root), load, connect, SystemClock())
+    served = ServedModel("small", Repository(root).with_keys(keyring), load, connect, SystemClock(), policy=policy)
     served.poll()
     return served
 

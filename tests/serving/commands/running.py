@@ -12,12 +12,12 @@ from serving.server import Server
 from tests.serving.fakes import FakeProcessor
 
 
-def run(*arguments, columns=200):
-    """What a command printed; raises the FreshetError that main() would print as one line."""
+def run(*arguments, columns=200, code=0):
+    """What a command printed, which ended with `code`; raises the FreshetError that main() would print as one line."""
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": str(columns)})
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == code, result.output
     return result.output
 
 

@@ -1,0 +1,78 @@
+"""Key files and signatures: no key is replaced, a secret is its owner's, every wrong file is refused in one line."""
+
+import stat
+import subprocess
+import sys
+
+import pytest
+from cryptography.hazmat.primitives import serialization as form
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from processor.errors import BadInput, Conflict
+from processor.package.signature import PublicKey, Signer, new_key
+from tests.signing import signer
+
+
+def test_a_new_key_signs_and_its_public_half_knows_it(tmp_path):
+    private, public, key = new_key(str(tmp_path / "team"))
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    one, known = Signer.read(private), PublicKey.read(public)
+    assert (one.id, known.id, PublicKey.read(private).id) == (key, key, key)
+    signature = one.sign(b"data")
+    assert known.made(signature, b"data")
+    assert not known.made(signature, b"date")
+    assert not known.made(signer("other").sign(b"data"), b"data")
+    assert not known.made(signature.upper(), b"data")
+    assert not known.made("", b"data")
+
+
+@pytest.mark.parametrize("there", ["team.key", "team.pub"])
+def test_no_key_is_ever_replaced(tmp_path, there):
+    (tmp_path / there).write_bytes(b"mine")
+    with pytest.raises(Conflict, match=f"{there}: is there already"):
+        new_key(str(tmp_path / "team"))
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+    assert (tmp_path / there).read_bytes() == b"mine"
+
+
+def test_where_nothing_can_be_written_the_line_says_so(tmp_path):
+    with pytest.raises(BadInput, match="cannot be written: No such file"):
+        new_key(str(tmp_path / "nowhere" / "team"))
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 20_000, b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"])
+def test_what_is_no_key_is_refused_in_one_line(tmp_path, data):
+    path = tmp_path / "key.pem"
+    path.write_bytes(data)
+    for read, what in ((PublicKey.read, "trust: "), (Signer.read, "key: ")):
+        with pytest.raises(BadInput, match=what) as error:
+            read(path)
+        assert "\n" not in str(error.value)
+        with pytest.raises(BadInput, match=what):
+            read(tmp_path / "missing")
+
+
+def test_keys_of_other_kinds_are_refused(tmp_path):
+    key = ec.generate_private_key(ec.SECP256R1())
+    secret = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    public = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "a.key").write_bytes(secret)
+    (tmp_path / "a.pub").write_bytes(public)
+    with pytest.raises(BadInput, match="an Ed25519 private key wanted"):
+        Signer.read(tmp_path / "a.key")
+    with pytest.raises(BadInput, match="an Ed25519 public key wanted"):
+        PublicKey.read(tmp_path / "a.pub")
+
+
+def test_the_library_is_loaded_where_a_key_is_opened_and_not_before():
+    code = "import sys, processor.versions.host, serving.serve_config; assert 'cryptography' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_the_library_one_line_says_what_to_install(tmp_path, monkeypatch):
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "cryptography":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(BadInput, match=r"a signature needs cryptography, .*freshet-serving\[signed\]"):
+        new_key(str(tmp_path / "team"))

@@ -1,0 +1,426 @@
+"""A server that trusts a key, and strangers who can write to its repository: what they do is refused with one line, and
+what was trusted is served on."""
+
+import json
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from processor.chain.chain_record import record_name
+from processor.chain.ledger import Ledger
+from processor.chain.resigning import check_version, resign
+from processor.errors import BadInput, Corrupt, Diverged, FreshetError, KeyWanted
+from processor.generation import Generation
+from processor.package.keyring import NO_KEYS
+from processor.package.manifest import Manifest
+from processor.package.repository import Repository
+from processor.package.version import MANIFEST, VersionReader, add_file
+from processor.package.warmup import WARMUP
+from processor.tables.folding import fold
+from processor.versions.policy import ModelPolicy
+from tests.packages import make_delta, write_package
+from tests.processor.versions.models import USERS, assert_serves, delta_bytes, deltas_folder, open_model, publish
+from tests.signing import reads, signed_delta, signer, writes
+
+
+@pytest.fixture
+def root(tmp_path):
+    root = tmp_path / "repository"
+    write_package(root, users=USERS, keyring=writes())
+    return root
+
+
+@pytest.fixture
+def memory(tmp_path):
+    return tmp_path / "memory"
+
+
+def folder(root, version=1):
+    return root / "small" / str(version)
+
+
+def looked(model, times=4):
+    return [line for _ in range(times) for line in model.poll()]
+
+
+def refused(root, keyring):
+    """The one line that a server which starts on a repository says of its newest version."""
+    model = open_model(root, keyring=keyring)
+    assert not model.ready
+    return next(state.error for state in model.status() if state.error)
+
+
+def ledger(root, keyring=NO_KEYS):
+    return Ledger.of(Repository(root).with_keys(keyring).version("small", 1))
+
+
+def test_what_a_trusted_key_has_signed_is_served_and_followed(root):
+    model = open_model(root, keyring=reads())
+    signed_delta(root, 1, [1])
+    assert model.poll() == ["small 1.1 served"]
+    assert_serves(model, "1.1", {1: 1})
+    ledger(root, writes()).rollback(0)
+    assert model.poll() == ["small rolled back to 1.0"]
+    assert open_model(root).pick().digest == model.pick().digest, "signed or not, the same content has the same name"
+
+
+def test_a_version_that_nobody_or_a_stranger_has_signed_is_not_served(root, tmp_path):
+    first, other = signer().id, signer("other").id
+    assert refused(root, reads("other")) == f"manifest: signed by key {other} wanted, got key {first}"
+    write_package(tmp_path / "bare", users=USERS)
+    assert refused(tmp_path / "bare", reads()) == f"manifest: signed by key {first} wanted, got no signature"
+
+
+def test_a_newer_version_of_a_stranger_is_refused_and_the_trusted_one_goes_on(root):
+    model = open_model(root, keyring=reads())
+    write_package(root, 2, users=USERS, keyring=writes("stranger"))
+    assert looked(model) == [
+        f"small version 2 refused: manifest: signed by key {signer().id} wanted, got key {signer('stranger').id}"
+    ]
+    assert_serves(model, "1.0")
+    assert_serves(open_model(root, keyring=reads()), "1.0")
+
+
+@pytest.mark.parametrize("who", ["nobody", "stranger"])
+def test_a_record_of_somebody_else_is_refused_with_one_line_and_the_trusted_state_goes_on(root, who):
+    model = open_model(root, keyring=reads())
+    signed_delta(root, 1, [1])
+    model.poll()
+    stranger = ledger(root, writes("stranger", ["first"]))
+    if who == "nobody":
+        # What no writer of ours does: an unsigned record on a chain that is signed.
+        publish(root, 2, [2])
+        history = stranger.history
+        made = history.next("hold", history.head, at=1.0)
+        (folder(root) / record_name(2)).write_bytes(made.to_bytes())
+        got = "no signature"
+    else:
+        stranger.publish(make_delta(2, [2]))
+        got = f"key {signer('stranger').id}"
+    assert looked(model) == [f"small DIVERGED: record 2: signed by key {signer().id} wanted, got {got}"]
+    assert_serves(model, "1.1", {1: 1})
+    assert model.chain(1).state == "DIVERGED"
+    assert_serves(open_model(root, keyring=reads()), "1.1", {1: 1})
+    (folder(root) / record_name(2)).unlink()
+    (deltas_folder(root) / "2.safetensors").unlink()
+    assert looked(model) == ["small goes on: what is on disk is again what is served"]
+    signed_delta(root, 2, [3])
+    assert "small 1.2 served" in looked(model)
+
+
+def test_a_file_that_is_dropped_without_a_record_is_not_adopted_by_anybody_with_keys(root):
+    model, writer = open_model(root, keyring=reads()), open_model(root, keyring=writes())
+    publish(root, 1, [1])
+    for one in (model, writer):
+        (line,) = looked(one)
+        assert line.startswith("small delta 1 waits: delta: a signed record of it wanted, got the file alone")
+        assert one.chain(1).state == "WAITING"
+        assert_serves(one, "1.0")
+    assert ledger(root, writes()).history.number == 0
+    # The trainer goes on past it.
+    signed_delta(root, 1, [2])
+    assert "small 1.1 served" in looked(model)
+    assert_serves(model, "1.1", {2: 1})
+
+
+def test_uploads_are_signed_by_a_server_with_a_key_and_refused_by_one_without(root, tmp_path):
+    one, other = open_model(root, keyring=writes()), open_model(root, keyring=reads())
+    data = delta_bytes(tmp_path, 1, [1])
+    with pytest.raises(KeyWanted, match=r"signed by key .*, and there is no key here: --key or FRESHET_KEY wanted"):
+        other.apply_bytes(data)
+    assert not list(deltas_folder(root).iterdir())
+    one.apply_bytes(data)
+    assert looked(other) == ["small 1.1 served"]
+    assert ledger(root).history.head.record.key == signer().id
+
+
+def test_a_rollback_asked_of_a_server_without_a_key_holds_there_alone_and_ends_with_the_next_signed_one(root):
+    signed_delta(root, 1, [1])
+    one, other = open_model(root, keyring=reads()), open_model(root, keyring=reads())
+    done = one.rollback(Generation(1, 0))
+    assert not done.recorded
+    assert (one.chain(1).state, looked(other)) == ("HELD", [])
+    signed_delta(root, 2, [2], parent=1)
+    ledger(root, writes()).rollback(1)
+    looked(one)
+    assert_serves(one, "1.1", {1: 1})
+
+
+def test_nobody_without_a_key_writes_to_what_is_signed(root):
+    version = Repository(root).version("small", 1)
+    for write in (
+        lambda: ledger(root).publish(make_delta(1, [1])),
+        lambda: ledger(root).hold(),
+        lambda: add_file(version, WARMUP, b""),
+        lambda: write_package(root, 2, keyring=reads()),
+    ):
+        with pytest.raises(KeyWanted):
+            write()
+    assert open_model(root, keyring=reads()).ready
+    assert Repository(root).versions("small") == [1]
+
+
+# Replay and downgrade.
+
+
+def snapshot_of(root, tmp_path, name="copy"):
+    shutil.copytree(root, tmp_path / name)
+    return tmp_path / name
+
+
+def put_back(root, copy):
+    shutil.rmtree(root)
+    shutil.copytree(copy, root)
+
+
+def test_a_chain_that_was_cut_is_refused_after_a_restart_and_goes_on_in_memory(root, tmp_path, memory):
+    signed_delta(root, 1, [1])
+    copy = snapshot_of(root, tmp_path)
+    signed_delta(root, 2, [2])
+    model = open_model(root, keyring=reads(memory=memory))
+    assert_serves(model, "1.2", {1: 1, 2: 2})
+    put_back(root, copy)
+    assert looked(model) == ["small DIVERGED: delta 1.2: is served, and its file is gone"]
+    assert_serves(model, "1.2", {1: 1, 2: 2})
+    wanted = "record 2: the one that was trusted here wanted, got a chain that ends before it"
+    assert refused(root, reads(memory=memory)) == f"{wanted}; `freshet keys accept` forgets that"
+    assert reads(memory=memory).memory.forget("small")
+    assert_serves(open_model(root, keyring=reads(memory=memory)), "1.1", {1: 1})
+
+
+def test_another_record_under_a_number_that_was_trusted_is_refused_though_it_is_signed(root, tmp_path, memory):
+    copy = snapshot_of(root, tmp_path)
+    signed_delta(root, 1, [1])
+    open_model(root, keyring=reads(memory=memory))
+    put_back(root, copy)
+    signed_delta(root, 1, [2])
+    assert "record 1: the one that was trusted here wanted, got another one" in refused(root, reads(memory=memory))
+
+
+def test_an_older_version_that_is_served_beside_does_not_take_the_place_of_one_that_is_removed(root, memory):
+    write_package(root, 2, users=USERS, keyring=writes())
+    both = ModelPolicy.parse({"versions": "latest:2"}, "policy")
+    model = open_model(root, keyring=reads(memory=memory), policy=both)
+    assert set(model.served) == {1, 2}
+    shutil.rmtree(folder(root, 2))
+    looked(model)
+    assert model.pick().manifest.version == 2
+
+
+@pytest.mark.parametrize("how", ["removed", "damaged"])
+def test_an_older_version_is_not_served_in_the_place_of_a_newer_one_that_was(root, memory, how):
+    write_package(root, 2, users=USERS, keyring=writes())
+    model = open_model(root, keyring=reads(memory=memory))
+    assert model.pick().manifest.version == 2
+    if how == "removed":
+        shutil.rmtree(folder(root, 2))
+    else:
+        (folder(root, 2) / MANIFEST).write_bytes(b"{}")
+    lines = looked(model)
+    assert model.pick().manifest.version == 2
+    if how == "removed":
+        assert not any("1.0 loaded" in line for line in lines)
+    restarted = open_model(root, keyring=reads(memory=memory))
+    assert not restarted.ready
+    said = {state.version: state.error for state in restarted.status()}
+    assert said[1] == "version 2 that was trusted here wanted, got 1; `freshet keys accept` forgets that"
+    named = ModelPolicy.parse({"versions": [1]}, "policy")
+    assert open_model(root, keyring=reads(memory=memory), policy=named).pick().manifest.version == 1
+
+
+def test_an_older_edition_of_a_manifest_is_refused_and_so_is_another_version_under_the_number(root, tmp_path, memory):
+    before = (folder(root) / MANIFEST).read_bytes()
+    add_file(Repository(root).with_keys(writes()).version("small", 1), WARMUP, b"more")
+    open_model(root, keyring=reads(memory=memory))
+    (folder(root) / MANIFEST).write_bytes(before)
+    assert refused(root, reads(memory=memory)).startswith(
+        "manifest: edition 1 or newer was trusted here, got edition 0"
+    )
+    other = tmp_path / "other"
+    write_package(other, users=USERS, seed=1, keyring=writes())
+    put_back(root, other)
+    assert "version 1 that was trusted here wanted, got another one" in refused(root, reads(memory=memory))
+
+
+def test_records_of_another_version_or_repository_of_the_same_key_are_none_of_this_one(root, tmp_path):
+    other = tmp_path / "other"
+    write_package(other, users=USERS, seed=1, keyring=writes())
+    signed_delta(other, 1, [1])
+    version = Repository(other).with_keys(writes()).version("small", 1)
+    fold(version, Ledger.of(version))
+    signed_delta(other, 2, [2])
+    for name in ("chain", "deltas", "snapshots"):
+        if (folder(other) / name).exists():
+            shutil.copytree(folder(other) / name, folder(root) / name, dirs_exist_ok=True)
+    model = open_model(root, keyring=reads())
+    assert_serves(model, "1.0")
+    assert "a signature that is not of these bytes" in model.chain(1).reason
+
+
+def test_labels_and_traffic_of_a_stranger_are_passed_over_and_older_ones_too(root, memory, caplog):
+    keyring = reads(memory=memory)
+    repository = Repository(root).with_keys(writes())
+    path = root / "small" / "labels.json"
+    path.write_text('{"stable": 1}')
+    assert Repository(root).with_keys(keyring).labels("small") == {}
+    assert "labels.json: signed by key" in caplog.text
+    repository.keep_labels("small", {"stable": 1})
+    older = path.read_bytes()
+    repository.keep_labels("small", {"stable": 1, "canary": 1})
+    assert Repository(root).with_keys(keyring).labels("small") == {"stable": 1, "canary": 1}
+    assert Repository(root).labels("small") == {"stable": 1, "canary": 1}
+    path.write_bytes(older)
+    assert Repository(root).with_keys(keyring).labels("small") == {}
+    with pytest.raises(KeyWanted):
+        Repository(root).keep_labels("small", {})
+    with pytest.raises(KeyWanted):
+        Repository(root).with_keys(keyring).keep_traffic("small", {})
+
+
+# Every byte.
+
+
+def build(root):
+    """A signed repository with a snapshot, deltas before and after it, a rollback and a hold."""
+    write_package(root, users=USERS, keyring=writes())
+    for step in (1, 2):
+        signed_delta(root, step, [step])
+    version = Repository(root).with_keys(writes()).version("small", 1)
+    fold(version, Ledger.of(version))
+    signed_delta(root, 3, [3])
+    ledger(root, writes()).rollback(2)
+    signed_delta(root, 4, [4], parent=2)
+    ledger(root, writes()).hold("so")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    root = tmp_path_factory.mktemp("signed") / "repository"
+    build(root)
+    return root
+
+
+def prefixes(root):
+    """The digests that were signed at one time or another as what is to be served."""
+    return set(Ledger.of(Repository(root).version("small", 1), whole=True).history.links)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_byte_that_is_flipped_anywhere_is_never_served(made, tmp_path_factory, data):
+    root = tmp_path_factory.mktemp("flipped") / "repository"
+    shutil.copytree(made, root)
+    files = sorted(p for p in folder(root).rglob("*") if p.is_file())
+    path = data.draw(st.sampled_from(files))
+    content = bytearray(path.read_bytes())
+    at = data.draw(st.integers(0, len(content) - 1))
+    content[at] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(bytes(content))
+    model = open_model(root, keyring=reads())
+    if model.ready:
+        assert model.pick().digest in prefixes(made)
+        serves = {"1.0": {}, "1.1": {1: 1}, "1.2": {1: 1, 2: 2}, "1.3": {1: 1, 2: 2, 3: 3}, "1.4": {1: 1, 2: 2, 4: 4}}
+        generation = str(model.pick().generation)
+        assert_serves(model, generation, serves[generation])
+    with pytest.raises(FreshetError):
+        # Files that nothing needs any more are checked as well, where somebody asks for all.
+        check_version(Repository(root).with_keys(reads()).version("small", 1))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.randoms(use_true_random=False))
+def test_a_trusting_follower_always_has_a_prefix_of_what_was_signed(made, tmp_path_factory, seed):
+    """Records are removed, swapped, doubled, taken from strangers, while somebody follows."""
+    root = tmp_path_factory.mktemp("followed") / "repository"
+    shutil.copytree(made, root)
+    known, records = prefixes(made), sorted((folder(root) / "chain").iterdir())
+    contents = [path.read_bytes() for path in records]
+    for path in records:
+        path.unlink()
+    model = open_model(root, keyring=reads())
+    for _ in range(8):
+        number = seed.randrange(len(records))
+        what = seed.choice(["right", "right", "right", "wrong", "gone"])
+        if what == "gone":
+            records[number].unlink(missing_ok=True)
+        else:
+            records[number].write_bytes(contents[number if what == "right" else seed.randrange(len(contents))])
+        looked(model, 2)
+        assert model.pick().digest in known
+    for path, content in zip(records, contents):
+        path.write_bytes(content)
+    looked(model, 12)
+    assert_serves(model, "1.4", {1: 1, 2: 2, 4: 4})
+
+
+# Rotation.
+
+
+def test_two_keys_are_trusted_at_once_and_the_old_one_is_dropped_once_the_new_one_vouches(root, tmp_path, memory):
+    signed_delta(root, 1, [1])
+    version = Repository(root).with_keys(writes()).version("small", 1)
+    fold(version, Ledger.of(version))
+    signed_delta(root, 2, [2])
+    model = open_model(root, keyring=reads("first", "second", memory=memory))
+    with pytest.raises(Corrupt, match="manifest: signed by key"):
+        Repository(root).with_keys(writes("second")).version("small", 1)
+    signed_delta(root, 3, [3], keyring=writes("second", ["first"]))
+    assert looked(model) == ["small 1.3 served"]
+    assert refused(root, reads("second")).startswith("manifest: signed by key")
+    made = resign(Repository(root).with_keys(writes("second", ["first"])), "small", 1)
+    assert (made.key, made.edition, made.vouched.number) == (signer("second").id, 1, 4)
+    signed_delta(root, 4, [4], keyring=writes("second"))
+    assert looked(model) == ["small 1.4 served"]
+    for keyring in (reads("second"), reads("second", memory=memory)):
+        after = open_model(root, keyring=keyring)
+        assert_serves(after, "1.4", {1: 1, 2: 2, 3: 3, 4: 4})
+        assert after.pick().digest == model.pick().digest
+    # The old key vouches for nothing any more, and what the new one vouches for is that and nothing else.
+    signed_delta(root, 5, [5], keyring=writes("first", ["second"]))
+    assert f"got key {signer().id}" in "".join(looked(after))
+    copy = snapshot_of(root, tmp_path)
+    record = folder(copy) / record_name(2)
+    record.write_bytes(record.read_bytes().replace(b'"reason":""', b'"reason":"x"'))
+    assert "the manifest vouches for" in open_model(copy, keyring=reads("second")).chain(1).reason
+
+
+def test_a_repository_that_nobody_has_signed_is_vouched_for_as_it_lies_there(tmp_path):
+    root = tmp_path / "bare"
+    write_package(root, users=USERS)
+    before = open_model(root)
+    ledger(root).publish(make_delta(1, [1]))
+    before.poll()
+    assert refused(root, reads()).endswith("got no signature")
+    with pytest.raises(Corrupt, match="got no signature"):
+        resign(Repository(root).with_keys(writes()), "small", 1)
+    resign(Repository(root).with_keys(writes()), "small", 1, unsigned=True)
+    with pytest.raises(BadInput, match="--trust wanted, and not --unsigned"):
+        resign(Repository(root).with_keys(writes("other")), "small", 1, unsigned=True)
+    after = open_model(root, keyring=reads())
+    assert after.pick().digest == before.pick().digest
+    signed_delta(root, 2, [2])
+    assert (looked(before), looked(after)) == (["small 1.2 served"], ["small 1.2 served"])
+
+
+def test_what_is_not_signed_is_written_to_the_byte_as_before(tmp_path):
+    write_package(tmp_path, users=USERS)
+    manifest = json.loads((folder(tmp_path) / MANIFEST).read_bytes())
+    assert not manifest.keys() & {"key", "signature", "edition", "vouched"}
+    assert all(entry.keys() == {"nbytes", "crc32"} for entry in manifest["files"].values())
+    ledger(tmp_path).publish(make_delta(1, [1]))
+    assert b'"format":"freshet-record/1"' in (folder(tmp_path) / record_name(1)).read_bytes()
+
+
+def test_a_signed_manifest_is_of_one_spelling(root):
+    data = (folder(root) / MANIFEST).read_bytes()
+    assert Manifest.from_json(data).to_json() == data
+    (folder(root) / MANIFEST).write_bytes(data.rstrip() + b" \n")
+    with pytest.raises(Corrupt, match="not spelled"):
+        VersionReader(folder(root))
+    (folder(root) / MANIFEST).write_bytes(data)
+    (folder(root) / "chain").mkdir(exist_ok=True)
+    (folder(root) / record_name(1)).write_bytes(b"{}")
+    with pytest.raises(Diverged):
+        Ledger.of(Repository(root).with_keys(reads()).version("small", 1))

@@ -1,0 +1,58 @@
+"""The life of a key by the command line: made, trusted, replaced by another, and what a server remembers forgotten."""
+
+import pytest
+
+from processor.errors import BadInput, Conflict
+from processor.package.keyring import Keyring
+from processor.package.trust_memory import TrustMemory
+from tests.packages import write_package
+from tests.processor.versions.models import USERS
+from tests.serving.commands.running import run
+from tests.signing import signed_delta
+
+
+@pytest.fixture
+def keys(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("old", "new"):
+        run("keys", "new", "--out", name)
+    return tmp_path
+
+
+def shown(name):
+    return run("keys", "show", name).strip()
+
+
+def test_a_repository_goes_from_no_key_to_one_and_on_to_the_next(keys):
+    write_package(keys / "repository", users=USERS)
+    old, new = shown("old.pub"), shown("new.key")
+    resign = ("keys", "resign", "small", "--repository", "repository")
+    told = run(*resign, "--key", "old.key", "--unsigned")
+    assert f"small 1: signed by key {old}, edition 1" in told
+    signed_delta(keys / "repository", 1, [1], keyring=Keyring.of("old.key"))
+    inspect = ("inspect", "small", "--repository", "repository")
+    assert f"small 1: signed by key {old}: " in run(*inspect, "--trust", "old.pub")
+    assert f"signed by key {old}, edition 1" in run(*inspect)
+    assert f"key {old}" in run("delta", "list", "small", "--repository", "repository").replace("\n", " ")
+    told = run(*resign, "--key", "new.key", "--trust", "old.pub")
+    assert f"small 1: signed by key {new}, edition 2, and vouches for 1 records" in told
+    assert f"small 1: signed by key {new}: " in run(*inspect, "--trust", "new.pub")
+    failed = run(*inspect, "--trust", "old.pub", code=1)
+    assert f"small 1: manifest: signed by key {old} wanted, got key {new}" in failed
+
+
+def test_keys_are_not_replaced_and_resigning_wants_one(keys):
+    with pytest.raises(Conflict, match="no key is replaced"):
+        run("keys", "new", "--out", "old")
+    write_package(keys / "repository", users=USERS)
+    with pytest.raises(BadInput, match="key: --key or FRESHET_KEY wanted"):
+        run("keys", "resign", "small", "--repository", "repository")
+
+
+def test_what_was_trusted_is_forgotten_on_request(keys):
+    TrustMemory(keys / "memory").note_record("small", 1, 3, "ab" * 32)
+    accept = ("keys", "accept", "small", "--trust-memory", "memory")
+    assert run(*accept) == "small: what was trusted is forgotten\n"
+    assert run(*accept) == "small: nothing was remembered\n"
+    with pytest.raises(BadInput, match="trust_memory: "):
+        run("keys", "accept", "small")
