@@ -35,7 +35,8 @@ LEVELS = {
         ("chain",),
         ("mirror",),
         ("allowance",),
-        ("cores", "extras", "generation", "options", "package"),
+        ("cores", "generation", "options", "package"),
+        ("extras",),
         ("clock", "columns", "errors", "machine", "memory"),
     ),
     "compiler": (

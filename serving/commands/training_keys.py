@@ -154,6 +154,7 @@ PUBLISH = FileSection(
         "max_error": "how far scores in int8 may be off",
         "max_auc_change": "and their AUC",
         "trainer_folder": "the trainer's own files: checkpoints, the journal of a stream, reports of runs",
+        "key": "the private key that signs what is published ([signing.md](../how-to/signing.md)); empty: `FRESHET_KEY`, or nobody",
     },
     defaults={"trainer_folder": "`repository`; where that is an address, `trainer/<bucket>/<prefix>`"},
 )
