@@ -1,0 +1,79 @@
+"""A server that trusts one key, and a stranger who can write to its repository: requests go on, one line says why."""
+
+import json
+import shutil
+
+import pytest
+
+from processor.chain.chain_record import record_name
+from processor.chain.ledger import Ledger
+from processor.package.keyring import Keyring
+from processor.package.repository import Repository
+from processor.package.signature import new_key
+from tests.e2e.servers import ALONE, LiveServer
+from tests.packages import make_delta, write_package
+from tests.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+USERS = list(range(20))
+OCTETS = {"content-type": "application/octet-stream"}
+INPUTS = {"user": [0, 3], "tags": [[], []], "floats": [[0.0] * 4] * 2}
+
+
+def publish(root, step, keyring):
+    version = Repository(root).with_keys(keyring).version("small", 1)
+    return Ledger.of(version).publish(make_delta(step, USERS, dense_seed=step))
+
+
+def generation(server):
+    body = json.dumps({"inputs": INPUTS}).encode()
+    status, headers, data = server.request("POST", "/v1/models/small:predict", body)
+    assert status == 200, data
+    return {name.lower(): value for name, value in headers.items()}["x-model-generation"]
+
+
+def reason(server):
+    models = json.loads(server.get("/admin/models", admin=True)[2])["models"]
+    chain = models["small"]["served"]["1"]["chain"]
+    return f"{chain['state']}: {chain['reason']}"
+
+
+@pytest.mark.parametrize("workers", [ALONE, ("--workers", "2")])
+def test_strangers_are_refused_with_one_line_while_requests_go_on(tmp_path, workers):
+    root, memory = tmp_path / "repository", str(tmp_path / "memory")
+    private, public, key = new_key(str(tmp_path / "prod"))
+    ours, theirs = Keyring.of(private), Keyring.of(new_key(str(tmp_path / "theirs"))[0], [public])
+    write_package(root, users=USERS, keyring=ours)
+    options = (*workers, "--trust", str(public), "--trust-memory", memory)
+    with LiveServer(root, *options, log=tmp_path / "log") as server:
+        publish(root, 1, ours)
+        until(lambda: generation(server) == "1.1", within_s=10)
+        older = tmp_path / "older"
+        shutil.copytree(root, older)
+        publish(root, 2, ours)
+        until(lambda: generation(server) == "1.2", within_s=10)
+        publish(root, 3, theirs)
+        until(
+            lambda: reason(server).startswith(f"DIVERGED: record 3: signed by key {key} wanted, got key"), within_s=10
+        )
+        assert generation(server) == "1.2"
+        write_package(root, 2, users=USERS)
+        data = (root / "small/1/deltas/1.safetensors").read_bytes()
+        until(lambda: "version 2 refused: manifest: signed by key" in (tmp_path / "log").read_text(), within_s=10)
+        assert generation(server) == "1.2"
+        status, _, answer = server.request("POST", "/admin/models/small/deltas", data, OCTETS, admin=True)
+        assert (status, b"FRESHET_KEY" in answer) == (409, True), answer
+        (root / "small/1" / record_name(3)).unlink()
+        for name in ("chain/0000000002.json", "deltas/2.safetensors"):
+            (root / "small/1" / name).unlink()
+        until(lambda: reason(server).startswith("DIVERGED"), within_s=10)
+        assert generation(server) == "1.2"
+    shutil.rmtree(root / "small" / "2")
+    again = LiveServer(root, *options, log=tmp_path / "again")
+    try:
+        wanted = "record 2: the one that was trusted here wanted, got a chain that ends before it"
+        until(lambda: wanted in (tmp_path / "again").read_text(), within_s=30)
+    finally:
+        again.process.terminate()
+        again.process.wait(30)
