@@ -1,0 +1,516 @@
+"""One version that lives in an object store, with a folder that is its mirror. See processor.package.place.VersionPlace.
+
+Invariants
+- What is written is in the store first, and in the folder after: a record that the folder has, the store has, or had.
+  What a record names is in the store before the record is (processor.chain.ledger), and its file in the folder too, so
+  that a reader who meets the record need not wait.
+- A name has one content for good, in the store as in the folder; what appears in the folder appears whole, by rename
+  or link, so any number of processes may work on one mirror. Two that bring the same file bring the same bytes.
+- The folder is a copy. What fails its checksum there, has another size than its record says, or is not there, is
+  brought (once more); only what is not in the store either is wrong, or gone. catch_up() compares what lies there from
+  before with the store: the manifest, and the newest record, with which by its hashes all before it agree.
+- Versions are built aside: files under the claim of one writer, then the manifest, created exclusively. A version
+  without a manifest is none; who finds another writer's claim is refused, until that is CLAIM_S old.
+- What is needed is kept by a shared lock (flock) on `.lease`, for as long as a process needs the version.
+
+Nothing is made durable here but by the store: what a power cut leaves of the folder is checked like all else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from processor.chain.bare_delta import bare_deltas
+from processor.chain.chain_record import CHAIN, DELTA, MAX_RECORD_NBYTES, ChainRecord, record_name, root_hash, sha256
+from processor.chain.ledger import Ledger
+from processor.chain.snapshots import open_snapshot
+from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotReady
+from processor.mirror.counted_store import CountedStore
+from processor.package.atomic import atomic_file, exclusive_file, hidden_beside
+from processor.package.delta import MAX_DELTA_NBYTES
+from processor.package.manifest import MAX_MANIFEST_NBYTES, Manifest
+from processor.package.place import FolderPlace, newest
+from processor.package.version import DELTAS, MANIFEST, VersionReader
+
+RECORD = re.compile(rf"{CHAIN}/([0-9]{{10}})\.json")
+LEASE, CLAIM = ".lease", ".claim"
+CLAIM_S = 3600.0
+AT_ONCE = 8
+
+
+class MirroredPlace:
+    """One version's. Thread-safe."""
+
+    remote = True
+
+    def __init__(
+        self,
+        store: CountedStore,
+        root: Path,
+        model: str,
+        number: int,
+        told: Callable[[], None],
+        now_s: Callable[[], float],
+        lenient: bool,
+    ) -> None:
+        """told: called when something was written that others find by its name only. lenient: where the store cannot be
+        reached, what lies in the folder counts."""
+        self.folder, self.key = root / model / str(number), f"{model}/{number}"
+        self._store, self._told, self._now_s, self._lenient = store, told, now_s, lenient
+        self._here = FolderPlace(self.folder)
+        self._naming = threading.RLock()
+        # Whether somebody looks all the time; the newest record that is known; when somebody asked for one.
+        self.followed, self.known, self.asked_s = False, -1, -1e9
+        self._gone: set[str] = set()
+        self._etags: dict[str, str] = {}
+        self._turn = 0
+        self._lease: int | None = None
+
+    # What a VersionPlace has.
+
+    def look_for(self, name: str) -> None:
+        self.asked_s = self._now_s()
+        with self._naming:
+            # A file is named before its record is: who has seen the file finds the record too.
+            if (self.folder / name).exists():
+                return
+        number = _number(name)
+        if number is None:
+            if not self.followed:
+                self.bring_dropped(name)
+        elif not self.followed or number <= self.known:
+            self._fetch_record(number)
+
+    def bring(self, name: str, nbytes: int) -> None:
+        path = self.folder / name
+        try:
+            if path.stat().st_size == nbytes:
+                return
+        except OSError:
+            pass
+        self._download(name, nbytes)
+
+    def again(self, name: str) -> bool:
+        (self.folder / name).unlink(missing_ok=True)
+        return True
+
+    def newest(self, named: Callable[[int], str]) -> int:
+        if self.followed and self.known >= 0:
+            return self.known
+        here = self._newest_here(named)
+        try:
+            known = here if here and self._there(named(here)) else 0
+            self.known = newest(lambda number: self._there(named(number)), known)
+        except NotReady:
+            if not self._lenient:
+                raise
+            self.known = max(self.known, here)
+        return self.known
+
+    def has(self, name: str) -> bool:
+        return self._here.has(name) or self._there(name)
+
+    def gone(self, name: str) -> bool:
+        return name in self._gone
+
+    def create(self, name: str, data: bytes) -> None:
+        if not self._store.create(self._key(name), data):
+            number = _number(name)
+            if number is not None:
+                self._fetch_record(number)
+            raise FileExistsError(name)
+        with self._naming:
+            self._put_here(name, data)
+            self.known = max(self.known, _number(name) or 0)
+
+    def give(self, aside: Path, name: str) -> None:
+        if not self._store.create(self._key(name), aside):
+            with contextlib.suppress(Corrupt):
+                self._download(name, MAX_DELTA_NBYTES)
+            raise FileExistsError(name)
+        _name(aside, self.folder / name)
+
+    def send(self, name: str) -> None:
+        path = self.folder / name
+        if path.is_dir():
+            self._send_all(path, name, path.rglob("*"))
+            return
+        found = self._store.head(self._key(name))
+        if found is None or found.nbytes != path.stat().st_size:
+            self._store.put(self._key(name), path)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._store.put(self._key(name), data)
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        self._here.replace(name, data)
+        self._told()
+
+    def remove(self, name: str) -> None:
+        below = self._store.keys(self._key(name) + "/") if (self.folder / name).is_dir() else []
+        self._store.delete([*below, self._key(name)])
+        self._here.remove(name)
+
+    def settle(self, built: Path) -> None:
+        taken = Conflict(f"version {self.folder.name} of {self.folder.parent.name!r} exists already")
+        data = (built / MANIFEST).read_bytes()
+        token = self._claim(built, taken)
+        self._send_all(built, "", (path for path in built.rglob("*") if path.name != MANIFEST))
+        if not self._store.create(self._key(MANIFEST), data):
+            found = self._store.get(self._key(MANIFEST), MAX_MANIFEST_NBYTES)
+            if found is None or found.data != data:
+                raise taken
+        self.wipe()
+        self.lease()
+        for path in sorted((p for p in built.rglob("*") if p.is_file()), key=lambda p: p.name == MANIFEST):
+            target = self.folder / path.relative_to(built)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+        (self.folder / DELTAS).mkdir(exist_ok=True)
+        shutil.rmtree(built, ignore_errors=True)
+        self.known = 0
+        self._told()
+        with contextlib.suppress(FreshetError):
+            self._store.delete([self._key(CLAIM)])
+        token.unlink(missing_ok=True)
+
+    def end(self) -> None:
+        self._store.delete([self._key(MANIFEST)])
+        self._told()
+        self._store.delete(self._store.keys(self.key + "/"))
+        self.wipe()
+
+    # What the mirror asks for.
+
+    def lease(self) -> None:
+        """Keeps the folder's files, for as long as the process lives or until release()."""
+        if self._lease is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lease = os.open(self.folder / LEASE, os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(self._lease, fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """The process needs the folder's files no longer."""
+        fd, self._lease = self._lease, None
+        if fd is not None:
+            os.close(fd)
+
+    @property
+    def leased(self) -> bool:
+        return self._lease is not None
+
+    def wipe(self) -> None:
+        """Removes the folder, whole: what lies there is of another version of its number, or the version has gone."""
+        self.release()
+        self.known = -1
+        self._etags.clear()
+        hidden = hidden_beside(self.folder)
+        with contextlib.suppress(FileNotFoundError):
+            self.folder.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+
+    def bring_manifest(self) -> bool:
+        """Has the manifest be the store's; False where there is none. A version that is another one than what lies here
+        begins anew, unless it is followed: then only what it is has changed."""
+        found = self._store.get(self._key(MANIFEST), MAX_MANIFEST_NBYTES)
+        if found is None:
+            return False
+        path = self.folder / MANIFEST
+        try:
+            here = path.read_bytes()
+        except OSError:
+            here = b""
+        if here == found.data:
+            return True
+        if here and not self.followed and _root(here) != _root(found.data):
+            self.wipe()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as file:
+            file.write(found.data)
+        return True
+
+    def catch_up(self) -> None:
+        """Has the manifest and the records since the newest snapshot be the store's, whatever lies here."""
+        try:
+            if not self.bring_manifest():
+                self.wipe()
+                return
+            self.lease()
+            number = self.newest(record_name)
+            if number:
+                self._agree(number)
+            self._forget_others(number)
+        except NotReady:
+            if not (self._lenient and (self.folder / MANIFEST).exists()):
+                raise
+            self.lease()
+            self.known = max(self.known, self._newest_here(record_name))
+
+    def prepare(self) -> None:
+        """Has all that it takes to load the version lie in the folder."""
+        self.catch_up()
+        version = VersionReader(self.folder, place=self)
+        ledger = Ledger(version)
+        with contextlib.suppress(Diverged):
+            ledger.begin_at_snapshot()
+            ledger.look()
+        base = ledger.history.snapshot()
+        files = version if base is None else open_snapshot(version, base)
+        since = base.step if base else 0
+        with ThreadPoolExecutor(AT_ONCE, "freshet-mirror") as pool:
+            wanted = [pool.submit(files.bring, [name]) for name in files.manifest.files]
+            wanted += [pool.submit(ledger.bring_delta, link) for link in ledger.history.line() if link.step > since]
+            for one in wanted:
+                one.result()
+
+    def advance(self) -> None:
+        """Takes the records that have come, each with its file before it."""
+        if self.known < 0:
+            return
+        while (found := self._store.get(self._key(record_name(self.known + 1)), MAX_RECORD_NBYTES)) is not None:
+            number = self.known + 1
+            with contextlib.suppress(Corrupt):
+                # What is no record, or names another file than it says, is the ledger's to tell.
+                record = ChainRecord.from_bytes(found.data, number)
+                if record.kind == DELTA:
+                    aside = self._aside(record.file, record.nbytes)
+                    with self._naming:
+                        if aside is not None:
+                            _name(aside, self.folder / record.file)
+                            aside.unlink(missing_ok=True)
+                        self._put_here(record_name(number), found.data)
+            with self._naming:
+                self._put_here(record_name(number), found.data)
+                self.known = number
+
+    def bring_dropped(self, name: str) -> None:
+        """Brings a file that somebody may have put there without a record."""
+        found = self._store.head(self._key(name))
+        if found is not None and found.nbytes <= MAX_DELTA_NBYTES:
+            self._download(name, found.nbytes)
+
+    def look_at_next_dropped(self) -> None:
+        """The same for the delta after the newest record."""
+        record = self._record_here(self.known) if self.known > 0 else None
+        if self.known == 0 or record is not None:
+            name = f"{DELTAS}/{(record.top if record else 0) + 1}.safetensors"
+            if not (self.folder / name).exists():
+                self.bring_dropped(name)
+
+    def patrol(self) -> None:
+        """Looks whether the newest record, another one, and what they name, are still what lies here, and makes what
+        lies here what they are: who serves it finds that out (processor.chain.patrol)."""
+        self._turn = self._turn + 1 if self._turn < self.known else 0
+        for number in sorted({self.known, self._turn}):
+            if number == 0:
+                self._check_object(MANIFEST, MAX_MANIFEST_NBYTES)
+            elif (self.folder / record_name(number)).exists() or record_name(number) in self._gone:
+                record = self._record_here(number)
+                self._check_object(record_name(number), MAX_RECORD_NBYTES)
+                if record is not None and record.kind == DELTA:
+                    self._check_file(record.file)
+
+    # How.
+
+    def _check_object(self, name: str, limit: int) -> None:
+        found = self._store.get(self._key(name), limit, self._etags.get(name, ""))
+        if found is None:
+            if name == MANIFEST:
+                return
+            self._gone.add(name)
+            (self.folder / name).unlink(missing_ok=True)
+            return
+        self._gone.discard(name)
+        if not found.unchanged:
+            path = self.folder / name
+            if not path.exists() or path.read_bytes() != found.data:
+                with atomic_file(path) as file:
+                    file.write(found.data)
+            self._etags[name] = found.etag
+
+    def _check_file(self, name: str) -> None:
+        found, path = self._store.head(self._key(name)), self.folder / name
+        if found is None:
+            self._gone.add(name)
+            self._etags.pop(name, None)
+            path.unlink(missing_ok=True)
+            return
+        was_gone = name in self._gone
+        self._gone.discard(name)
+        before = self._etags.setdefault(name, found.etag)
+        there = path.exists()
+        if was_gone or (there and (before != found.etag or path.stat().st_size != found.nbytes)):
+            aside = self._aside(name, found.nbytes, anew=True)
+            if aside is not None:
+                aside.replace(path)
+                self._etags[name] = found.etag
+
+    def _agree(self, number: int) -> None:
+        """Makes the records that lie here those of the store, from the newest back to where a start begins."""
+        data = self._fetch_record(number, anew=True)
+        try:
+            record = ChainRecord.from_bytes(data, number)
+            start = number
+            if record.snapshot:
+                snapshot = ChainRecord.from_bytes(self._fetch_record(record.snapshot, anew=True), record.snapshot)
+                start = snapshot.since
+            else:
+                start = 1
+            lower = [n for n in range(start, number) if not (self.folder / record_name(n)).exists()]
+            with ThreadPoolExecutor(AT_ONCE, "freshet-mirror") as pool:
+                list(pool.map(self._fetch_record, lower))
+            for n in range(number - 1, start - 1, -1):
+                before = (self.folder / record_name(n)).read_bytes()
+                if sha256(before) != record.previous:
+                    before = self._fetch_record(n, anew=True)
+                record = ChainRecord.from_bytes(before, n)
+        except (Corrupt, OSError):
+            # No chain: the ledger says so.
+            return
+
+    def _forget_others(self, number: int) -> None:
+        """Removes what lies here as if it came after the newest record, and is not in the store."""
+        newest = self._record_here(number) if number else None
+        top = newest.top if newest else 0
+        for name in _names(self.folder / CHAIN):
+            if (_number(f"{CHAIN}/{name}") or 0) > number and not self._there(f"{CHAIN}/{name}"):
+                (self.folder / CHAIN / name).unlink(missing_ok=True)
+        for bare in bare_deltas(self.folder):
+            if bare.step > top and not self._there(f"{DELTAS}/{bare.path.name}"):
+                bare.path.unlink(missing_ok=True)
+
+    def _fetch_record(self, number: int, anew: bool = False) -> bytes:
+        """Brings a record, if there is one; its bytes. anew: though one lies here."""
+        name = record_name(number)
+        found = self._store.get(self._key(name), MAX_RECORD_NBYTES)
+        if found is None:
+            return b""
+        with self._naming:
+            self._put_here(name, found.data, anew)
+            self.known = max(self.known, number)
+        return found.data
+
+    def _record_here(self, number: int) -> ChainRecord | None:
+        try:
+            return ChainRecord.from_bytes((self.folder / record_name(number)).read_bytes(), number)
+        except (OSError, Corrupt):
+            return None
+
+    def _newest_here(self, named: Callable[[int], str]) -> int:
+        names = _names((self.folder / named(1)).parent)
+        return max((n for name in names if (n := _number(f"{CHAIN}/{name}")) is not None), default=0)
+
+    def _put_here(self, name: str, data: bytes, anew: bool = False) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if path.read_bytes() == data:
+                return
+        except OSError:
+            pass
+        with contextlib.suppress(FileExistsError), (atomic_file if anew else exclusive_file)(path) as file:
+            file.write(data)
+
+    def _download(self, name: str, nbytes: int) -> None:
+        aside = self._aside(name, nbytes, anew=True)
+        if aside is not None:
+            aside.replace(self.folder / name)
+
+    def _aside(self, name: str, nbytes: int, anew: bool = False) -> Path | None:
+        """A file of so many bytes at most, brought under another name; None where there is none, or it lies here."""
+        path = self.folder / name
+        if not anew and path.exists() and path.stat().st_size == nbytes:
+            return None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = hidden_beside(path)
+        try:
+            return aside if self._store.download(self._key(name), aside, nbytes) else None
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+
+    def _send_all(self, folder: Path, below: str, paths: Iterable[Path]) -> None:
+        files = [path for path in paths if path.is_file() and not path.name.endswith(".tmp")]
+        with ThreadPoolExecutor(AT_ONCE, "freshet-mirror") as pool:
+            sent = [
+                pool.submit(self._store.put, self._key(f"{below}/{p.relative_to(folder).as_posix()}".strip("/")), p)
+                for p in files
+            ]
+            for one in sent:
+                one.result()
+
+    def _claim(self, built: Path, taken: Conflict) -> Path:
+        """Has nobody else write the version's files; returns the file by which the claim is known as ours, after a
+        kill too."""
+        if self._there(MANIFEST):
+            raise taken
+        token = self.folder.with_name(f".{self.folder.name}.claim")
+        with contextlib.suppress(FileExistsError), exclusive_file(token) as file:
+            file.write(secrets.token_hex(16).encode())
+        mine = token.read_text()
+        data = json.dumps({"by": mine, "at": time.time()}).encode()
+        if self._store.create(self._key(CLAIM), data):
+            return token
+        found = self._store.get(self._key(CLAIM), MAX_RECORD_NBYTES)
+        claim: Any = _parsed(found.data) if found else {}
+        if claim.get("by") != mine and time.time() - float(claim.get("at", 0)) < CLAIM_S:
+            raise Conflict(f"version {self.folder.name} of {self.folder.parent.name!r} is being published by another")
+        self._store.put(self._key(CLAIM), data)
+        return token
+
+    def _there(self, name: str) -> bool:
+        return self._store.head(self._key(name)) is not None
+
+    def _key(self, name: str) -> str:
+        return f"{self.key}/{name}"
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _number(name: str) -> int | None:
+    """The number of a record by its name; None for what is named otherwise."""
+    found = RECORD.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def _name(aside: Path, path: Path) -> None:
+    """Gives a whole file another name beside its own, in the place of whatever has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    between = hidden_beside(path)
+    try:
+        os.link(aside, between)
+    except OSError:
+        shutil.copyfile(aside, between)
+    between.replace(path)
+    between.unlink(missing_ok=True)
+
+
+def _root(data: bytes) -> str:
+    try:
+        return root_hash(Manifest.from_json(data))
+    except BadInput:
+        return ""
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
