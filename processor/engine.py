@@ -27,6 +27,7 @@ from processor.clock import Clock, SystemClock
 from processor.errors import BadInput, TooLarge
 from processor.features.limits import DEFAULTS, RequestLimits
 from processor.generation import UNDO_DEPTH
+from processor.mirror.repositories import open_repository
 from processor.overview import describe
 from processor.sessions.placement import Groups
 from processor.sessions.predictor import Predictor
@@ -60,11 +61,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ProcessorConfig(SessionConfig):
-    """The options of a Processor. repository: folder of models. models: the only ones to serve, or None.
+    """The options of a Processor. repository: folder of models, or address. models: the only ones to serve, or None.
     undo_depth: deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row
     store, or None. budgets: memory for the rows of tables, or None. policies: by model. delta_guard: see ModelHost.
     limits: of requests. max_staleness_s: see ModelHost. strict: a model that is there and cannot be served ends the
-    start; else the others are served. The rest: see processor.sessions.session_options."""
+    start; else the others are served.
+    mirror, mirror_bytes: see processor.mirror.repositories. The rest: see processor.sessions.session_options."""
 
     repository: str
     models: list[str] | None = None
@@ -76,6 +78,8 @@ class ProcessorConfig(SessionConfig):
     limits: RequestLimits = DEFAULTS
     strict: bool = True
     max_staleness_s: float = 0.0
+    mirror: str = ""
+    mirror_bytes: int = 0
 
 
 class Processor(Predictor, ModelHost):
@@ -87,8 +91,9 @@ class Processor(Predictor, ModelHost):
         clock = clock or SystemClock()
         self._following = threading.Lock()
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
+        repository = open_repository(config.repository, config.mirror, config.mirror_bytes, serving=True)
         ModelHost.__init__(
-            self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets,
+            self, repository, config.models, config.undo_depth, clock, 1, remote, config.budgets,
             config.policies, config.delta_guard, config.max_staleness_s,
         )  # fmt: skip
         Predictor.__init__(self, Groups(config, clock), clock, config.limits)

@@ -32,6 +32,7 @@ LEVELS = {
         ("eas",),
         ("features",),
         ("kernels",),
+        ("mirror",),
         ("chain",),
         ("mirror",),
         ("allowance",),

@@ -36,8 +36,10 @@ from compiler.imports.wordless import wordless
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 from processor.features.plan import SparsePlan
+from processor.mirror.object_store import is_address
+from processor.mirror.repositories import open_repository
 from processor.package.manifest import NAME, Manifest, StageEntry
-from processor.package.repository import Repository, check_name
+from processor.package.repository import check_name
 from processor.package.version import VersionReader, VersionWriter
 from processor.tables.table import ServedTable, descriptors, packed
 
@@ -71,7 +73,7 @@ class Imported:
 
 
 def import_model(
-    source: Path, repository: Path, model: str, version: int | None = None, options: ImportOptions | None = None
+    source: Path, repository: Path | str, model: str, version: int | None = None, options: ImportOptions | None = None
 ) -> Imported:
     """Writes <repository>/<model>/<version>, by default the next one, and returns it.
 
@@ -80,13 +82,15 @@ def import_model(
     """
     options = options or ImportOptions()
     check_name(model, "model")
-    repository.mkdir(parents=True, exist_ok=True)
-    number = version or max(Repository(repository).versions(model), default=0) + 1
-    target = (repository / model / str(number)).resolve()
+    if not is_address(str(repository)):
+        Path(repository).mkdir(parents=True, exist_ok=True)
+    opened_repository = open_repository(repository)
+    number = version or max(opened_repository.versions(model), default=0) + 1
+    target = (opened_repository.root / model / str(number)).resolve()
     beside = source.resolve() == target or source.resolve().parent == target
     with (
         open_source(source, options.signature, options.ragged, options.sparse) as opened,
-        VersionWriter(repository, model, number, beside) as writer,
+        opened_repository.writer(model, number, beside) as writer,
         quiet(),
     ):
         published = Importer(opened, options.samples, options.user).publish(writer, options.buckets)

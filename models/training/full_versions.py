@@ -23,7 +23,7 @@ from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
 from processor.errors import BadInput, FreshetError
 from processor.generation import Generation
-from processor.package.repository import Repository
+from processor.mirror.repositories import open_repository
 from processor.package.version import VersionReader
 
 PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
@@ -36,7 +36,7 @@ class FullVersions:
     def __init__(self, config: TrainConfig, source: Source, report: Reporter) -> None:
         """config: filled in."""
         self._config, self._source, self._report = config, source, report
-        self._repository = Repository(config.publish.repository)
+        self._repository = open_repository(config.publish.repository)
 
     def numbers(self) -> list[int]:
         return self._repository.versions(self._config.model.name)
@@ -69,7 +69,7 @@ class FullVersions:
         )
         self._report.begin("compiling", 5)
         made = publish_version(
-            self._repository.root,
+            self._repository,
             draft,
             {name: (e.keys, e.rows) for name, e in exports.items()},
             trainer.dense.published(),

@@ -12,7 +12,8 @@ from compiler.building.compile import BUCKETS
 from compiler.building.packaging import Arrays, Lower, Progress, publish
 from compiler.dense.dense_graph import DenseGraph
 from processor.package.manifest import Manifest
-from processor.package.version import VersionReader, VersionWriter
+from processor.package.repository import Repository
+from processor.package.version import VersionReader
 from processor.tables.table import packed
 
 MOST_COUNTED = 2**32 - 1
@@ -22,7 +23,7 @@ Counts = Mapping[str, NDArray[np.int64]]
 
 
 def publish_version(
-    repository: Path,
+    repository: Repository | Path,
     draft: Manifest,
     tables: Mapping[str, Rows],
     graph: DenseGraph,
@@ -37,7 +38,8 @@ def publish_version(
     [n]; a server whose memory is bounded starts with the rows that were met most. Raises Conflict when the version
     exists.
     """
-    with VersionWriter(repository, draft.model, draft.version) as writer:
+    opened = Repository(repository) if isinstance(repository, Path) else repository
+    with opened.writer(draft.model, draft.version) as writer:
         return publish(writer, draft, _packed(draft, tables, counts or {}), graph, buckets, progress, lower=lower)
 
 

@@ -239,7 +239,7 @@ class Ledger:
     def adopt_all(self) -> None:
         """Adopts what was dropped and continues the chain, in one pass by ascending step."""
         top = -1
-        while top != self.history.top and (top < 0 or self.dropped):
+        while top < self.history.top and (self.dropped or top < 0):
             top = self.history.top
             for bare in bare_deltas(self.folder):
                 if bare.step > self.history.top:

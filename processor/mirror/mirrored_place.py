@@ -1,4 +1,4 @@
-"""One version that lives in an object store, with a folder that is its mirror. See processor.package.place.VersionPlace.
+"""One version that lives in an object store, with a folder that is its mirror (processor.package.place.VersionPlace).
 
 Invariants
 - What is written is in the store first, and in the folder after: a record that the folder has, the store has, or had.
@@ -87,11 +87,16 @@ class MirroredPlace:
             if (self.folder / name).exists():
                 return
         number = _number(name)
-        if number is None:
-            if not self.followed:
+        if self.followed and (number is None or number > self.known):
+            return
+        try:
+            if number is None:
                 self.bring_dropped(name)
-        elif not self.followed or number <= self.known:
-            self._fetch_record(number)
+            else:
+                self._fetch_record(number)
+        except NotReady:
+            if not self._lenient or (number is not None and number <= self.known):
+                raise
 
     def bring(self, name: str, nbytes: int) -> None:
         path = self.folder / name
@@ -147,7 +152,8 @@ class MirroredPlace:
         if path.is_dir():
             self._send_all(path, name, path.rglob("*"))
             return
-        found = self._store.head(self._key(name))
+        # What was dropped is there already, and is not written again.
+        found = self._store.head(self._key(name)) if name.startswith(DELTAS) else None
         if found is None or found.nbytes != path.stat().st_size:
             self._store.put(self._key(name), path)
 
@@ -158,7 +164,7 @@ class MirroredPlace:
         self._told()
 
     def remove(self, name: str) -> None:
-        below = self._store.keys(self._key(name) + "/") if (self.folder / name).is_dir() else []
+        below = [] if "." in name.rpartition("/")[2] else self._store.keys(self._key(name) + "/")
         self._store.delete([*below, self._key(name)])
         self._here.remove(name)
 

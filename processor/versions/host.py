@@ -57,7 +57,7 @@ class ModelHost(ABC):
 
     def __init__(
         self,
-        repository: str,
+        repository: Repository,
         models: list[str] | None,
         undo_depth: int,
         clock: Clock,
@@ -72,9 +72,9 @@ class ModelHost(ABC):
         remote tables are. budgets: memory for the rows of tables. policies: by model, as configured. delta_guard: its
         mode (processor.watching.delta_guard) for models whose policy has no such section. max_staleness_s: beyond it
         nothing is ready; 0 for no bound."""
-        self._repository = Repository(repository)
+        self.repository = repository
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
-        self._root = FolderWatch(self._repository.root)
+        self._root = FolderWatch(self.repository.root)
         self._models: dict[str, ServedModel] = {}
         # Folders without a version yet: the first one to come changes such a folder, not the root.
         self._empty: dict[str, FolderWatch] = {}
@@ -140,6 +140,7 @@ class ModelHost(ABC):
     def close(self) -> None:
         """Later calls raise NotReady."""
         self._closed = True
+        self.repository.close()
         self._rounds.close()
         for keeper in self._keepers:
             keeper.close()
@@ -211,8 +212,9 @@ class ModelHost(ABC):
         if refused and strict:
             raise BadInput(listed(refused, "; "))
         report(log, events)
-        for name in sorted(self._policies.keys() - set(self._repository.models())):
+        for name in sorted(self._policies.keys() - set(self.repository.models())):
             log.warning("model.%s: configured, but the repository has no such model yet", name)
+        self.repository.follow()
 
     def expect(self, models: Iterable[str]) -> None:
         """Has readiness wait for these models too, until each of them answers or is refused."""
@@ -237,7 +239,7 @@ class ModelHost(ABC):
             except NotReady:
                 self._reached = False
                 raise
-            self._reached = self._repository.seen_s() < REACHED_WITHIN_S
+            self._reached = self.repository.seen_s() < REACHED_WITHIN_S
             names = list(self._models)
         if patience_s is None:
             events = [line for name in names for line in self._poll_model(name)]
@@ -251,7 +253,7 @@ class ModelHost(ABC):
         """Takes note of models that have come or gone."""
         if self._root.changed():
             try:
-                wanted, there = self._wanted, self._repository.models()
+                wanted, there = self._wanted, self.repository.models()
             except NotReady:
                 self._root.again()
                 raise
@@ -262,16 +264,16 @@ class ModelHost(ABC):
             self._drop(gone - late)
             for name in there:
                 if name not in self._models and (wanted is None or name in wanted):
-                    self._empty.setdefault(name, FolderWatch(self._repository.root / name))
+                    self._empty.setdefault(name, FolderWatch(self.repository.root / name))
         for name, folder in list(self._empty.items()):
             if not folder.changed():
                 continue
             try:
-                if self._repository.versions(name):
+                if self.repository.versions(name):
                     self._models = self._models | {name: self._new_model(name)}
                     self.rerouted()
                     del self._empty[name]
-                elif not self._repository.uncommitted(name):
+                elif not self.repository.uncommitted(name):
                     self._expected -= {name}.difference(self._wanted or ())
             except NotReady:
                 folder.again()
@@ -304,7 +306,7 @@ class ModelHost(ABC):
         served = self._model(model)
         if (data is None) == (path is None):
             raise BadInput("delta: either the file itself or a path wanted")
-        return served.apply_bytes(data) if data is not None else served.apply_file(self._repository.resolve(str(path)))
+        return served.apply_bytes(data) if data is not None else served.apply_file(self.repository.resolve(str(path)))
 
     def rollback(self, model: str, generation: Generation, reason: str = "") -> RolledBack:
         """Serves an earlier generation again, here and on every server of the repository; see ServedModel.rollback."""
@@ -448,7 +450,7 @@ class ModelHost(ABC):
 
     def _new_model(self, name: str) -> ServedModel:
         policy = self._policies.get(name, ModelPolicy()).over(self._default)
-        return ServedModel(name, self._repository, self._load_version, self.connect, self._clock, self.rerouted, policy)
+        return ServedModel(name, self.repository, self._load_version, self.connect, self._clock, self.rerouted, policy)
 
     def _load_version(self, files: VersionReader) -> ServedVersion:
         # Asked before the version's files are: a store that is not ready costs no verification.

@@ -92,6 +92,8 @@ class ServedModel(RoutedModel):
         self._load, self._connect = load, connect
         self._lock = threading.RLock()
         self._by_hand: set[int] = set()
+        # Versions that are on their way here.
+        self._coming: set[int] = set()
         self._unloaded: set[int] = set()
         self._refusals = Refusals(repository.root / name, clock)
         self._folder = FolderWatch(repository.root / name)
@@ -142,6 +144,9 @@ class ServedModel(RoutedModel):
     def load(self, number: int, by_hand: bool = True) -> None:
         """Loads a version beside those served, or one anew that does not serve what its chain says; raises NotFound or
         why it cannot be served."""
+        if number in self._repository.versions(self.name):
+            # Before anybody has to wait for it.
+            self._repository.prepare(self.name, number)
         with self._lock:
             follower = self._followers.get(number)
             if number in self.served and follower is not None and follower.strays:
@@ -168,6 +173,8 @@ class ServedModel(RoutedModel):
     def set_label(self, label: str, number: int) -> None:
         """Points a label at a version, loading it if need be; kept across restarts."""
         check_name(label, "label")
+        if number not in self.served and number in self._repository.versions(self.name):
+            self._repository.prepare(self.name, number)
         with self._lock:
             self.load(number, by_hand=False)
             kept = {**self._kept_labels, label: number}
@@ -219,6 +226,9 @@ class ServedModel(RoutedModel):
                 ledger.rollback(link.step, reason)
                 alone = None
             except NotReady:
+                if self._repository.remote:
+                    # An outage passes: a rollback that only this server knows would not.
+                    raise
                 alone = link
             if rebuilt is None:
                 follower.stay(alone)
@@ -297,6 +307,7 @@ class ServedModel(RoutedModel):
         wanted = {v for v in self.labels.values() if v in known} | (self._by_hand & set(known))
         chosen = policy.choose(known)
         newest = max(chosen, default=0)
+        self._coming.clear()
         self._followers = {number: self._followers[number] for number in self.served}
         events = []
         first = wanted | (chosen - self._unloaded)
@@ -305,7 +316,7 @@ class ServedModel(RoutedModel):
         # Nothing to fall back on in memory, as at a start: the newest version that loads is the last good one.
         others = set() if policy.versions else set(known) - first - self._unloaded
         for number in sorted(others, reverse=True):
-            if self.served or newest in self._unloaded:
+            if self.served or newest in self._unloaded or self._coming:
                 break
             events += self._try(number)
         if newest in self.served:
@@ -352,6 +363,13 @@ class ServedModel(RoutedModel):
             del self._disturbed[number]
         before = self.routes.states.get(number)
         try:
+            if not self._repository.ready(self.name, number):
+                # What is served goes on meanwhile. Looked at again whether or not the folder will have changed.
+                self._folder.again()
+                self._coming.add(number)
+                if before is None or before.error:
+                    self._state(VersionStatus(number, LOADING))
+                return []
             generation = self._admit(number).generation
         except NotReady as error:
             self._refusals.wait(number)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from processor.errors import BadInput
 
-RepositoryOption = Annotated[Path, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
+RepositoryOption = Annotated[str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
 
 
 def import_command(

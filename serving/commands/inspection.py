@@ -17,6 +17,7 @@ from processor.chain.bare_delta import bare_deltas
 from processor.chain.chain_record import DELTA
 from processor.chain.ledger import Ledger
 from processor.errors import BadInput, Diverged, FreshetError, NotFound
+from processor.mirror.repositories import open_repository
 from processor.package.delta import Delta, read_delta
 from processor.package.manifest import WHOLE, ExecutableEntry, Input
 from processor.package.repository import Repository
@@ -66,7 +67,7 @@ def inspect(
 
 def describe_repository(root: str, model: str | None, version: int | None, verify: bool) -> None:
     """Prints one model, or all of them that can be read; raises NotFound, or BadInput naming what cannot be."""
-    repository = Repository(root)
+    repository = open_repository(root)
     names = [model] if model is not None else [m for m in repository.models() if repository.versions(m)]
     if not names:
         raise NotFound("repository: no model with a complete version")
@@ -85,7 +86,7 @@ def describe_repository(root: str, model: str | None, version: int | None, verif
 def describe_deltas(root: str, model: str, version: int | None) -> None:
     """Prints the chain of a version, record by record, its deltas verified, and files that no record names; what is
     broken is said where it stands, and the rest still listed. Writes nothing."""
-    reader = Repository(root).version(model, version)
+    reader = open_repository(root).version(model, version)
     ledger = Ledger(reader)
     trouble = ""
     try:

@@ -21,12 +21,12 @@ def recordings_warmup(
     requests: Annotated[int, typer.Option(min=1, max=MAX_REQUESTS, help="How many, spread over the files.")] = 256,
 ) -> None:
     """Puts recorded requests into a version, which is warmed with them whenever it is loaded."""
-    from processor.package.repository import Repository
+    from processor.mirror.repositories import open_repository
     from processor.package.version import add_file
     from processor.package.warmup import WARMUP, dump_warmup
     from serving.telemetry.recorder import read_requests
 
-    files = Repository(repository).version(model, version)
+    files = open_repository(repository).version(model, version)
     chosen = read_requests(recordings, model, files.manifest.inputs, requests)
     add_file(files, WARMUP, dump_warmup(chosen))
     print(f"{model} {files.manifest.version}: {len(chosen)} requests to warm up with")
