@@ -34,7 +34,6 @@ LEVELS = {
         ("kernels",),
         ("mirror",),
         ("chain",),
-        ("mirror",),
         ("allowance",),
         ("cores", "extras", "generation", "options", "package"),
         ("clock", "columns", "errors", "machine", "memory"),
