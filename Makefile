@@ -23,7 +23,7 @@ RELEASE_ARGS ?=
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance console-axe console-shots kills release gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance console-axe console-shots deploy-schemas kills release gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -158,6 +158,8 @@ loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second
 
 console-axe: build/axe/axe.min.js ## axe-core by npm, for the accessibility tests of the console
 
+deploy-schemas: build/schemas/kserve ## schemas of the Prometheus operator and KServe, for the tests of deploy/
+
 console-shots: .venv/.dev .venv/.kernels ## pictures of every view of the console into docs/how-to/console (needs chromium)
 	$(BIN)/python -m tests.console_shots docs/how-to/console
 
@@ -195,6 +197,10 @@ constraints: ## constraints.txt and .ci/tools.txt anew: the newest releases that
 build/axe/axe.min.js:
 	npm install --silent --no-save --prefix build/axe axe-core@4.14.1
 	cp build/axe/node_modules/axe-core/axe.min.js $@
+
+build/schemas/kserve: .venv/bin/pip
+	npm install --silent --no-save --ignore-scripts --prefix build/schemas @kubernetes-models/prometheus-operator@6.0.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $@ kserve==0.21.0
 
 clean: ## removes .venv, build and .demo
 	rm -rf .venv build dist *.egg-info .demo
