@@ -19,11 +19,10 @@ from processor.chain.ledger import Ledger
 from processor.errors import BadInput, NotFound
 from processor.generation import Generation
 from processor.kernels.hashing import init_rows
+from processor.mirror.repositories import open_repository
 from processor.package.delta import SUFFIX, Delta, TableDelta, write_delta
 from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from processor.package.repository import Repository
 from processor.package.rowtypes import ROW_TYPES
-from processor.package.version import VersionReader
 
 MODEL = "bench"
 TABLES, FLOATS, DIM = 26, 13, 16
@@ -55,7 +54,7 @@ def bench_manifest(rows: int, dtype: str = "float32") -> Manifest:
     )
 
 
-def write_model(repository: Path, rows: int, seed: int = 0, dtype: str = "float32") -> Generation:
+def write_model(repository: Path | str, rows: int, seed: int = 0, dtype: str = "float32") -> Generation:
     """Publishes the benchmark's model as the next version; returns its generation. Needs the train extra.
 
     dtype: what rows are stored as; raises BadInput for none of manifest.tables' own.
@@ -69,9 +68,9 @@ def write_model(repository: Path, rows: int, seed: int = 0, dtype: str = "float3
         raise BadInput(f"rows: 1 to 2**31-1 wanted, got {rows}")
     if dtype not in ROW_TYPES:
         raise BadInput(f"dtype: one of {', '.join(ROW_TYPES)} wanted, got {dtype[:40]!r}")
-    repository.mkdir(parents=True, exist_ok=True)
+    opened = open_repository(repository, create=True)
     draft = bench_manifest(rows, dtype)
-    version = max(Repository(repository).versions(MODEL), default=0) + 1
+    version = max(opened.versions(MODEL), default=0) + 1
     keys = np.arange(rows, dtype=np.int64)
     tables = {}
     for i, table in enumerate(draft.tables):
@@ -80,22 +79,21 @@ def write_model(repository: Path, rows: int, seed: int = 0, dtype: str = "float3
         tables[table.name] = (keys, values)
     arch = Arch.of(build(DenseInput.from_features(draft.features), hidden=HIDDEN, seed=seed))
     draft = replace(draft, version=version, created_at=time.time())
-    publish_version(repository, draft, tables, DenseGraph.from_keras(arch.scores))
+    publish_version(opened, draft, tables, DenseGraph.from_keras(arch.scores))
     return Generation(version, 0)
 
 
-def write_deltas(repository: Path, rows: int, count: int, out: Path) -> Iterator[Path]:
+def write_deltas(repository: Path | str, rows: int, count: int, out: Path) -> Iterator[Path]:
     """Writes `count` chained deltas of `rows` changed rows each, on top of the newest version's newest delta.
 
     Rows are spread evenly over the tables, over the ids that the table has. Yields each file once written.
     """
-    store = Repository(repository)
-    versions = store.versions(MODEL)
-    if not versions:
+    store = open_repository(repository)
+    if not store.versions(MODEL):
         raise NotFound(f"model {MODEL!r} is not in the repository: run `freshet bench model` first")
     if rows < 1 or count < 1:
         raise BadInput(f"rows and count: 1 or more wanted, got {rows} and {count}")
-    version = VersionReader(store.folder(MODEL, versions[-1]))
+    version = store.version(MODEL)
     history = Ledger.of(version).history
     parent, first = history.head.step, history.top + 1
     out.mkdir(parents=True, exist_ok=True)

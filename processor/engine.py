@@ -27,6 +27,7 @@ from processor.clock import Clock, SystemClock
 from processor.errors import BadInput, TooLarge
 from processor.features.limits import DEFAULTS, RequestLimits
 from processor.generation import UNDO_DEPTH
+from processor.mirror.repositories import open_repository
 from processor.overview import describe
 from processor.package.keyring import NO_KEYS, Keyring
 from processor.sessions.placement import Groups
@@ -61,11 +62,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ProcessorConfig(SessionConfig):
-    """The options of a Processor. repository: folder of models. models: the only ones to serve, or None.
+    """The options of a Processor. repository: folder of models, or address. models: the only ones to serve, or None.
     undo_depth: deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row
     store, or None. budgets: memory for the rows of tables, or None. policies: by model. delta_guard: see ModelHost.
-    limits: of requests. max_staleness_s, keyring: see ModelHost. strict: a model that is there and cannot be served
-    ends the start; else the others are served. The rest: see processor.sessions.session_options."""
+    limits: of requests. max_staleness_s: see ModelHost. strict: a model that is there and cannot be served ends the
+    start; else the others are served. keyring: whom what is served has to be signed by.
+    mirror, mirror_bytes: see processor.mirror.repositories. The rest: see processor.sessions.session_options."""
 
     repository: str
     models: list[str] | None = None
@@ -78,6 +80,8 @@ class ProcessorConfig(SessionConfig):
     strict: bool = True
     max_staleness_s: float = 0.0
     keyring: Keyring = NO_KEYS
+    mirror: str = ""
+    mirror_bytes: int = 0
 
 
 class Processor(Predictor, ModelHost):
@@ -89,9 +93,13 @@ class Processor(Predictor, ModelHost):
         clock = clock or SystemClock()
         self._following = threading.Lock()
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
+        mirrored = open_repository(
+            config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models or ()
+        )
+        repository = mirrored.with_keys(config.keyring)
         ModelHost.__init__(
-            self, config.repository, config.models, config.undo_depth, clock, 1, remote, config.budgets,
-            config.policies, config.delta_guard, config.max_staleness_s, config.keyring,
+            self, repository, config.models, config.undo_depth, clock, 1, remote, config.budgets,
+            config.policies, config.delta_guard, config.max_staleness_s,
         )  # fmt: skip
         Predictor.__init__(self, Groups(config, clock), clock, config.limits)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from processor.allowance import Allowance
 from processor.errors import FreshetError
-from processor.package.repository import Repository
+from processor.mirror.repositories import open_repository
 from processor.sessions.session_options import Compute, SessionOptions
 from serving.serve_config import ServeConfig
 
@@ -39,11 +39,11 @@ class Burden:
     staged: str = ""
 
     @classmethod
-    def of(cls, repository: str, models: list[str]) -> Burden:
+    def of(cls, repository: str, models: list[str], mirror: str = "") -> Burden:
         """Of the newest version of each model, or of those named; what cannot be read is none."""
         dense_nbytes, staged = 0, ""
         with contextlib.suppress(FreshetError, OSError):
-            there = Repository(repository)
+            there = open_repository(repository, mirror, serving=True)
             for name in models or there.models():
                 with contextlib.suppress(FreshetError, OSError):
                     manifest = there.version(name).manifest
@@ -65,7 +65,7 @@ class Layout:
     @classmethod
     def here(cls, config: ServeConfig) -> Layout:
         """The layout of a server with these options, on this machine and with the models that are there now."""
-        burden = Burden() if config.workers else Burden.of(config.repository, config.models)
+        burden = Burden() if config.workers else Burden.of(config.repository, config.models, config.mirror)
         return cls.of(config, Allowance.here(), burden, linux=sys.platform == "linux")
 
     @classmethod

@@ -49,7 +49,25 @@ PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
 class ServeConfig(FrontOptions, SessionOptions):
     """Checked options; units are in the names. groups, model: sections of the file."""
 
-    repository: str = field(metadata=option("Where the models lie, in <model>/<version>/", FOLDER, heading=REPOSITORY))
+    repository: str = field(
+        metadata=option(
+            "Where the models lie, in <model>/<version>/: a folder, or s3://bucket/prefix, gs://, az://",
+            Values("a folder or an address", bool),
+            heading=REPOSITORY,
+        )
+    )
+    mirror: str = field(
+        default="",
+        metadata=option(
+            "Folder for what is kept here of a repository in an object store",
+            heading=REPOSITORY,
+            empty="the user's cache",
+        ),
+    )
+    mirror_bytes: int = field(
+        default=0,
+        metadata=option("What it may take", between(0, 1 << 50, "half of its disk"), heading=REPOSITORY),
+    )
     models: list[str] = field(
         default_factory=list,
         metadata=option("Serve only these, separated by commas", heading=REPOSITORY, empty="all"),

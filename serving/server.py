@@ -76,6 +76,8 @@ def open_processor(config: ServeConfig, layout: Layout) -> Processor:
 
     others = {
         "repository": config.repository,
+        "mirror": config.mirror,
+        "mirror_bytes": config.mirror_bytes,
         "models": config.models or None,
         "undo_depth": config.undo_depth,
         "remote": config.remote(),
@@ -187,7 +189,10 @@ class Server:
             http=data,
             grpc=self.grpc_address,
             control=ModelControl(
-                lifecycle.processor, lambda: ports.submitter.served.snapshot(), config.repository, config.groups
+                lifecycle.processor,
+                lambda: ports.submitter.served.snapshot(),
+                lambda: lifecycle.processor().repository,
+                config.groups,
             ),
         )
 
@@ -219,7 +224,10 @@ class Server:
         self._metrics = metrics = FleetMetrics(lifecycle, lambda: acceptor.host)
 
         control = ModelControl(
-            lifecycle.processor, lambda: metrics.totals().get("served", {}), config.repository, config.groups
+            lifecycle.processor,
+            lambda: metrics.totals().get("served", {}),
+            lambda: lifecycle.processor().repository,
+            config.groups,
         )
 
         def open_host() -> FleetHost:
@@ -303,9 +311,8 @@ class Server:
             self.stop()
             return
         config = self._config
-        importer = AutoImporter(
-            config.repository, config.models, processor, config.import_limits(), signed=config.signed
-        )
+        folder = str(processor.repository.root)
+        importer = AutoImporter(folder, config.models, processor, config.import_limits(), signed=config.signed)
         processor.expect(importer.announce())
         # What was loaded stays: without it the collector has less to walk between two requests.
         gc.collect()

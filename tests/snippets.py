@@ -31,6 +31,7 @@ PAGES = (
     ROOT / "README.md",
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
     ROOT / "docs" / "how-to" / "replicas.md",
+    ROOT / "docs" / "how-to" / "object-stores.md",
     ROOT / "docs" / "how-to" / "sizing.md",
 )
 RUN, SHOWN = ("bash", "python"), "text"
@@ -40,7 +41,7 @@ FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 PORTS = {"FRESHET_HTTP_PORT": "8501", "FRESHET_GRPC_PORT": "8500", "FRESHET_ADMIN_PORT": "8502"}
-OTHER_PORTS = ("6379", "8600", "8601", "8602", "9108")
+OTHER_PORTS = ("6379", "8600", "8601", "8602", "9000", "9108")
 MARK = "@@ snippet"
 TIMEOUT_S = 600.0
 NUMBER = re.compile(r"\d+\\\.\d{2,}(?:e\\?-\d+)?")

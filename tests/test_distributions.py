@@ -60,11 +60,9 @@ def test_the_client_holds_every_module_that_its_own_modules_import():
 def test_the_client_needs_no_library_that_it_does_not_bring():
     brings = {requirement(line) for line in CLIENT["project"]["dependencies"]}
     names = {"grpcio": "grpc", "protobuf": "google"}
-    # A callback of Keras and a hook of PyTorch are for those who have Keras or PyTorch; signatures for those who have
-    # cryptography, and everybody else is told.
-    allowed = (
-        {names.get(name, name) for name in brings} | {"cryptography", "keras", "tensorflow", "torch"} | set(FLOORS)
-    )
+    # For those who have them: a callback of Keras, a hook of PyTorch, signatures (cryptography), buckets (obstore).
+    extras = {"cryptography", "keras", "obstore", "tensorflow", "torch"}
+    allowed = {names.get(name, name) for name in brings} | extras | set(FLOORS)
     for file in (ROOT / name for name in client_files(ROOT)):
         if file.suffix == ".py":
             stray = {name.partition(".")[0] for name in imports(file)} - allowed - set(sys.stdlib_module_names)

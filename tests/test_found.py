@@ -40,6 +40,12 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/kernels/string_hashes.py": ("tests/processor/features/test_evaluation.py",),
     "processor/kernels/texts.py": ("tests/processor/features/test_evaluation.py",),
     "processor/kernels/wire_format.py": ("tests/processor/eas/test_message_tree.py",),
+    "processor/mirror/counted_store.py": ("tests/processor/mirror/test_mirror.py",),
+    "processor/mirror/mirrored_repository.py": (
+        "tests/processor/versions/test_model_mirrored.py",
+        "tests/processor/mirror/test_mirror.py",
+        "tests/processor/mirror/test_mirrored_place.py",
+    ),
     "processor/package/atomic.py": (
         "tests/processor/package/test_delta.py",
         "tests/processor/package/test_repository.py",

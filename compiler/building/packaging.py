@@ -34,6 +34,7 @@ class Lower:
 
 
 def publish(
+    repository: Repository,
     writer: VersionWriter,
     draft: Manifest,
     tables: Iterable[tuple[str, Arrays]],
@@ -45,12 +46,12 @@ def publish(
 ) -> VersionReader:
     """Compiles the dense graph, writes all files of the version and commits it.
 
-    draft: the manifest but for what follows from the rest: model and version (the writer's), rows of tables, outputs,
-    dense, files, executables, user_width, the note `passes`. tables: by name, the tensors of its file
-    (processor.tables.table.packed), asked for one after the other. graph: with the weights to publish. progress: called
-    with the buckets that are compiled, and all of them. stage: what draft.stage.file is to hold. lower: float32 alone
-    without; with it, where that precision is refused the notes say why. Raises BadInput where the graph cannot be
-    compiled, Conflict where the version has come to exist.
+    repository: where the writer writes. draft: the manifest but for what follows from the rest: model and version (the
+    writer's), rows of tables, outputs, dense, files, executables, user_width, the note `passes`. tables: by name, the
+    tensors of its file (processor.tables.table.packed), asked for one after the other. graph: with the weights to
+    publish. progress: called with the buckets that are compiled, and all of them. stage: what draft.stage.file is to
+    hold. lower: float32 alone without; with it, where that precision is refused the notes say why. Raises BadInput
+    where the graph cannot be compiled, Conflict where the version has come to exist.
     """
     compiled = parts(graph, draft.features, buckets)
     if lower is None:
@@ -66,7 +67,7 @@ def publish(
     if draft.stage is not None:
         writer.file(draft.stage.file, stage)
     graph.save(writer.folder / GRAPH)
-    carry_warmup(Repository(writer.repository).with_keys(writer.keyring), writer.model, draft.inputs, writer)
+    carry_warmup(repository, writer.model, draft.inputs, writer)
     manifest = replace(
         draft,
         model=writer.model,

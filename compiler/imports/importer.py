@@ -36,6 +36,7 @@ from compiler.imports.wordless import wordless
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
 from processor.features.plan import SparsePlan
+from processor.mirror.repositories import open_repository
 from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.manifest import NAME, Manifest, StageEntry
 from processor.package.repository import Repository, check_name
@@ -73,7 +74,7 @@ class Imported:
 
 def import_model(
     source: Path,
-    repository: Path,
+    repository: Path | str,
     model: str,
     version: int | None = None,
     options: ImportOptions | None = None,
@@ -86,16 +87,16 @@ def import_model(
     """
     options = options or ImportOptions()
     check_name(model, "model")
-    repository.mkdir(parents=True, exist_ok=True)
-    number = version or max(Repository(repository).versions(model), default=0) + 1
-    target = (repository / model / str(number)).resolve()
+    opened_repository = open_repository(repository, create=True).with_keys(keyring)
+    number = version or max(opened_repository.versions(model), default=0) + 1
+    target = (opened_repository.root / model / str(number)).resolve()
     beside = source.resolve() == target or source.resolve().parent == target
     with (
         open_source(source, options.signature, options.ragged, options.sparse) as opened,
-        VersionWriter(repository, model, number, beside, keyring=keyring) as writer,
+        opened_repository.writer(model, number, beside) as writer,
         quiet(),
     ):
-        published = Importer(opened, options.samples, options.user).publish(writer, options.buckets)
+        published = Importer(opened, options.samples, options.user).publish(opened_repository, writer, options.buckets)
         notes = published.manifest.notes
         return Imported(published.folder, notes["import"], notes["passes"])
 
@@ -130,21 +131,21 @@ class Importer:
             self._notes += source.proof(self._samples_as_run())
         self.cutter = Cutter(self.shapes, source.inputs, self.outputs, self.samples)
 
-    def publish(self, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
+    def publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
         """Cuts, proves and commits the model: without what the backend has no words for, where that fails; whole, in
         TensorFlow, where that fails too."""
         refused: dict[str, str] = {}
         while True:
             cut = self.cutter.cut(refused)
             try:
-                return self._publish(cut, writer, buckets, self._notes)
+                return self._publish(cut, repository, writer, buckets, self._notes)
             except BadInput as error:
                 found = wordless(cut, self.shapes)
                 refused |= found
                 if not found:
                     note = f"the whole model runs in TensorFlow: {error}"
                     break
-        return self._publish(self.cutter.cut(whole=True), writer, buckets, [*self._notes, note])
+        return self._publish(self.cutter.cut(whole=True), repository, writer, buckets, [*self._notes, note])
 
     def draft(self, cut: Cut) -> Draft:
         draft = Drafter(cut, self.shapes, self.runner, self.source.inputs, self.samples).draft
@@ -178,14 +179,16 @@ class Importer:
             notes={"import": self.report(cut, draft, graph, notes)},
         )
 
-    def _publish(self, cut: Cut, writer: VersionWriter, buckets: Sequence[int], notes: list[str]) -> VersionReader:
+    def _publish(
+        self, cut: Cut, repository: Repository, writer: VersionWriter, buckets: Sequence[int], notes: list[str]
+    ) -> VersionReader:
         draft = self.draft(cut)
         graph = build_dense(cut, self.shapes, self.outputs)
         tables = {name: packed(*rows) for name, (_, rows) in draft.tables.items()}
         stage = draft.stage.write() if draft.stage else b""
         manifest = self.manifest(writer.model, writer.version, cut, draft, graph, notes)
         graph = replace(graph, examples=self._prove(manifest, tables, stage, graph))
-        return publish(writer, manifest, tables.items(), graph, buckets, stage=stage)
+        return publish(repository, writer, manifest, tables.items(), graph, buckets, stage=stage)
 
     def _prove(self, manifest: Manifest, tables: Mapping[str, Any], stage: bytes, graph: DenseGraph) -> Matrix:
         """The samples as the dense graph gets them; raises BadInput unless the package gives what the model does."""

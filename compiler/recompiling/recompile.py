@@ -35,10 +35,10 @@ from processor.backends.opening import executable_files
 from processor.backends.registry import builtin
 from processor.errors import BadInput, Conflict, FreshetError, NotFound
 from processor.machine import this_machine
-from processor.package.atomic import atomic_file
+from processor.mirror.repositories import open_repository
 from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.manifest import CANDIDATE, PRECISIONS, WHOLE, ExecutableEntry, File, Manifest
-from processor.package.repository import Repository
+from processor.package.place import VersionPlace
 from processor.package.tensors import crc32
 from processor.package.version import GRAPH, MANIFEST, VersionReader, sealed
 
@@ -86,11 +86,18 @@ class Report:
         return first
 
 
-def compile_version(folder: Path, options: CompileOptions, reporter: Reporter, keyring: Keyring = NO_KEYS) -> Report:
-    """Compiles, calibrates and commits; raises BadInput, NotFound or Conflict, and then leaves the version as it
-    was."""
+def compile_version(
+    folder: Path,
+    options: CompileOptions,
+    reporter: Reporter,
+    place: VersionPlace | None = None,
+    keyring: Keyring = NO_KEYS,
+) -> Report:
+    """Compiles, calibrates and commits. place: where the version lives, if not in the folder. Raises BadInput, NotFound
+    or Conflict, and then leaves the version as it was."""
     with _alone(folder):
-        reader = VersionReader(folder, keyring=keyring)
+        reader = VersionReader(folder, place=place, keyring=keyring)
+        reader.bring()
         before = reader.manifest
         reader.verify(before.files.keys() - executable_files(before))
         if not any(name.startswith(f"{GRAPH}/") for name in before.files):
@@ -116,23 +123,28 @@ def compile_version(folder: Path, options: CompileOptions, reporter: Reporter, k
         except BaseException:
             _remove(folder, _files(folder) - kept)
             raise
-        with atomic_file(folder / MANIFEST) as file:
-            file.write(text)
-        _remove(folder, _files(folder) - executable_files(manifest) - executable_files(before))
+        for name in sorted(executable_files(manifest)):
+            reader.place.send(name)
+        reader.place.replace(MANIFEST, text)
+        outdone = _files(folder) - executable_files(manifest) - executable_files(before)
+        if reader.place.remote:
+            for name in sorted(outdone):
+                reader.place.remove(name)
+        _remove(folder, outdone)
     others = {role: calibration for role, calibration in calibrations.items() if role != WHOLE}
     return Report(manifest, calibrations[WHOLE], others, found.lines(), skipped, told)
 
 
-def find_version(target: str, repository: str | None, version: int | None) -> Path:
-    """The folder that `freshet compile` is to work on: a path, or with a repository a model and a version of it."""
+def find_version(target: str, repository: str | None, version: int | None) -> VersionReader:
+    """The version that `freshet compile` is to work on: a path, or with a repository a model and a version of it."""
     if repository is None:
         folder = Path(target).absolute()
         if version is not None:
             raise BadInput("version: wanted only together with --repository")
         if not (folder / MANIFEST).is_file():
             raise NotFound(f"{target}: no version of a model; give its folder, or --repository and the model's name")
-        return folder
-    return Repository(repository).version(target, version).folder
+        return VersionReader(folder)
+    return open_repository(repository).version(target, version)
 
 
 @contextmanager

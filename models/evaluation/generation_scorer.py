@@ -22,8 +22,8 @@ from processor.columns import Column
 from processor.errors import BadInput, FreshetError, NotFound
 from processor.features.limits import RequestLimits
 from processor.generation import Generation
+from processor.mirror.repositories import open_repository
 from processor.package.manifest import Manifest
-from processor.package.repository import Repository
 from processor.package.version import VersionReader
 from processor.sessions.placement import Groups
 from processor.sessions.predictor import Predictor
@@ -45,7 +45,7 @@ class GenerationScorer(Predictor):
         NotFound where there is none."""
         clock = SystemClock()
         number = generation.version if generation is not None else None
-        self._version = _opened(Repository(repository).version(model, number), generation)
+        self._version = _opened(open_repository(repository).version(model, number), generation)
         super().__init__(Groups(SessionConfig(max_queue_rows=MOST, max_queue_ids=MOST), clock), clock, _limits())
         options = self._groups.of(model).options
         files, control = self._version.files, self._version.control

@@ -27,9 +27,9 @@ from processor.chain.history import Link
 from processor.chain.ledger import Ledger
 from processor.errors import BadInput, Conflict, Diverged, StandsOnUndone
 from processor.generation import Generation
+from processor.mirror.repositories import open_repository
 from processor.package.delta import Delta, TableDelta
 from processor.package.keyring import Keyring
-from processor.package.repository import Repository
 from processor.package.version import table_file
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Publisher:
         if stands_on is not None and version not in (None, stands_on.version):
             raise BadInput(f"generation: one of version {version} wanted, got {generation}")
         number = version if stands_on is None else stands_on.version
-        self._version = Repository(repository).with_keys(Keyring.of_writer(key)).version(model, number)
+        self._version = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, number)
         self.manifest = self._version.root_manifest
         self._ledger = Ledger.of(self._version)
         self._unix_s = unix_s

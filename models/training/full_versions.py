@@ -23,8 +23,8 @@ from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
 from processor.errors import BadInput, FreshetError
 from processor.generation import Generation
+from processor.mirror.repositories import open_repository
 from processor.package.keyring import Keyring
-from processor.package.repository import Repository
 from processor.package.version import VersionReader
 
 PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
@@ -37,7 +37,7 @@ class FullVersions:
     def __init__(self, config: TrainConfig, source: Source, report: Reporter) -> None:
         """config: filled in."""
         self._config, self._source, self._report = config, source, report
-        self._repository = Repository(config.publish.repository).with_keys(Keyring.of_writer(config.publish.key))
+        self._repository = open_repository(config.publish.repository).with_keys(Keyring.of_writer(config.publish.key))
 
     def numbers(self) -> list[int]:
         return self._repository.versions(self._config.model.name)
@@ -70,14 +70,13 @@ class FullVersions:
         )
         self._report.begin("compiling", 5)
         made = publish_version(
-            self._repository.root,
+            self._repository,
             draft,
             {name: (e.keys, e.rows) for name, e in exports.items()},
             trainer.dense.published(),
             progress=lambda done, total: self._report.advance(1),
             counts={name: e.counts for name, e in exports.items()},
             lower=self._lower(trainer, state.position),
-            keyring=self._repository.keyring,
         )
         for line in made.manifest.notes.get("compile", {}).get("refused", ()):
             self._report.note(line)

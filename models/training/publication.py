@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from compiler.building.compile import BUCKETS
 from compiler.building.packaging import Arrays, Lower, Progress, publish
 from compiler.dense.dense_graph import DenseGraph
-from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.manifest import Manifest
-from processor.package.version import VersionReader, VersionWriter
+from processor.package.repository import Repository
+from processor.package.version import VersionReader
 from processor.tables.table import packed
 
 MOST_COUNTED = 2**32 - 1
@@ -23,7 +23,7 @@ Counts = Mapping[str, NDArray[np.int64]]
 
 
 def publish_version(
-    repository: Path,
+    repository: Repository | Path,
     draft: Manifest,
     tables: Mapping[str, Rows],
     graph: DenseGraph,
@@ -31,7 +31,6 @@ def publish_version(
     progress: Progress | None = None,
     counts: Counts | None = None,
     lower: Lower | None = None,
-    keyring: Keyring = NO_KEYS,
 ) -> VersionReader:
     """Commits the draft's version of its model (compiler.building.packaging).
 
@@ -39,8 +38,11 @@ def publish_version(
     [n]; a server whose memory is bounded starts with the rows that were met most. Raises Conflict when the version
     exists.
     """
-    with VersionWriter(repository, draft.model, draft.version, keyring=keyring) as writer:
-        return publish(writer, draft, _packed(draft, tables, counts or {}), graph, buckets, progress, lower=lower)
+    opened = Repository(repository) if isinstance(repository, Path) else repository
+    with opened.writer(draft.model, draft.version) as writer:
+        return publish(
+            opened, writer, draft, _packed(draft, tables, counts or {}), graph, buckets, progress, lower=lower
+        )
 
 
 def _packed(draft: Manifest, tables: Mapping[str, Rows], counts: Counts) -> Iterator[tuple[str, Arrays]]:

@@ -12,4 +12,15 @@ pruning       what of it nothing needs any more
 contents      what a version holds as of a generation, read from its files
 """
 
-__all__ = ["bare_delta", "chain_record", "contents", "history", "ledger", "patrol", "pruning", "resigning", "snapshots"]
+__all__ = [
+    "bare_delta",
+    "chain_record",
+    "contents",
+    "history",
+    "ledger",
+    "patrol",
+    "pruning",
+    "resigning",
+    "snapshots",
+    "trusted_records",
+]

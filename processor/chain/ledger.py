@@ -101,6 +101,8 @@ class Ledger:
         self._unix_s, self._version = unix_s, version
         self._root, self._digest = root_hash(self.manifest), root_digest(self.manifest)
         self._written = 0
+        # The number of a record that may stand although writing it has failed.
+        self._doubtful = 0
         # Records after it that were adopted in memory, as they would be written.
         self._unwritten: list[bytes] = []
         self._patrol = Patrol(self.place, self._root)
@@ -236,7 +238,7 @@ class Ledger:
             self.look()
         except FreshetError:
             return True
-        return file in self.history.files
+        return self._doubtful > self._written or file in self.history.files
 
     def adopt(self, path: Path) -> tuple[Link, Delta]:
         """Gives a delta's file that lies in the folder without a record its record: written where that can be, else
@@ -257,7 +259,7 @@ class Ledger:
     def adopt_all(self) -> None:
         """Adopts what was dropped and continues the chain, in one pass by ascending step."""
         top = -1
-        while top != self.history.top and (top < 0 or self.dropped):
+        while top < self.history.top and (self.dropped or top < 0):
             top = self.history.top
             for bare in bare_deltas(self.folder):
                 if bare.step > self.history.top:
@@ -370,7 +372,12 @@ class Ledger:
                 # Whoever was faster may still be writing it.
                 time.sleep(0 if self._read(record.number) else TRY_AGAIN_S)
                 continue
+            except NotReady:
+                self._doubtful = record.number
+                raise
             except OSError as error:
+                if self.place.remote:
+                    self._doubtful = record.number
                 if not (in_memory and error.errno in READ_ONLY):
                     raise NotReady("chain: the repository cannot be written") from None
                 self._unwritten.append(data)

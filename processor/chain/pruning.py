@@ -10,10 +10,9 @@ they are a day old and continue nothing.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from processor.chain.bare_delta import bare_deltas
@@ -35,10 +34,13 @@ class Needless:
     path: Path
     nbytes: int
     why: str
+    place: VersionPlace | None = None
 
     def remove(self) -> None:
-        """Removes it, whole; one that is gone already is fine."""
-        if self.path.is_dir() and not self.path.is_symlink():
+        """Removes it, whole, wherever its version lives; one that is gone already is fine."""
+        if self.place is not None:
+            self.place.remove(self.path.relative_to(self.place.folder).as_posix())
+        elif self.path.is_dir() and not self.path.is_symlink():
             shutil.rmtree(self.path, ignore_errors=True)
         else:
             self.path.unlink(missing_ok=True)
@@ -53,13 +55,13 @@ def missing(place: VersionPlace, history: History, link: Link) -> str:
     return next((name for name in wanted if not place.has(name)), "")
 
 
-def needless(folder: Path, history: History, keep: int, now_s: float) -> list[Needless]:
+def needless(place: VersionPlace, history: History, keep: int, now_s: float) -> list[Needless]:
     """What may go of one version. history: whole, from record 1 on. keep: generations to go back over. now_s: Unix."""
-    base = _base(history, keep)
-    found = [*_payloads(folder, history, base)] if base is not None else []
+    base, folder = _base(history, keep), place.folder
+    found = [*_payloads(place, history, base)] if base is not None else []
     found += _unrecorded(folder, history, now_s)
-    for place in (folder, folder / DELTAS, folder / CHAIN, folder / SNAPSHOTS):
-        found += unfinished(place, now_s)
+    for below in (folder, folder / DELTAS, folder / CHAIN, folder / SNAPSHOTS):
+        found += unfinished(below, now_s)
     left = folder / DELTAS / ROLLED_BACK
     if left.is_dir():
         found.append(_measured(left, "undone by a server of the first format"))
@@ -80,7 +82,7 @@ def _base(history: History, keep: int) -> ChainRecord | None:
     return history.snapshot(line[min(keep, len(line) - 1)])
 
 
-def _payloads(folder: Path, history: History, base: ChainRecord) -> Iterator[Needless]:
+def _payloads(place: VersionPlace, history: History, base: ChainRecord) -> Iterator[Needless]:
     """Deltas and snapshots that records name, before the base."""
     line = list(history.back(history.head))
     on = {link.digest for link in line}
@@ -90,12 +92,12 @@ def _payloads(folder: Path, history: History, base: ChainRecord) -> Iterator[Nee
     behind = [link.record for link in history.undone() if link.record is not None and link.record.number < base.since]
     gone |= {record.file: "undone" for record in behind}
     for name, why in gone.items():
-        if name not in needed and os.path.isfile(folder / name):
-            yield _measured(folder / name, why)
+        if name not in needed and place.has(name):
+            yield replace(_measured(place.folder / name, why), place=place)
     for record in history.snapshots:
         older = record.step < base.step if record.digest in on else record.number < base.since
-        if (older or _replaced(history, record)) and (folder / record.file).parent.is_dir():
-            yield _measured((folder / record.file).parent, "an older snapshot")
+        if (older or _replaced(history, record)) and place.has(record.file):
+            yield replace(_measured((place.folder / record.file).parent, "an older snapshot"), place=place)
 
 
 def _replaced(history: History, record: ChainRecord) -> bool:

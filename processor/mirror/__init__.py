@@ -1,6 +1,14 @@
 """Repositories in object stores: what is there, and the local folder that stands for it.
 
-object_store  one prefix of one bucket: objects read, created once, listed by folder
+object_store         one prefix of one bucket: objects read, created once, listed by folder
+counted_store        the same, counted
+version_copy         files of one version, copied and known
+version_claim        who writes a version into the store
+mirrored_place       one version: brought here, sent there
+mirror               what the store has, kept in a folder by a thread that looks all the time
+eviction             what of it may go where it takes more than it may
+mirrored_repository  the repository as the engine sees it
+repositories         a repository by its address
 """
 
-__all__ = ["object_store"]
+__all__ = ["mirror", "mirrored_repository", "object_store", "repositories"]

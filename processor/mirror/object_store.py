@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 CONNECT_S, PATIENCE_S, RETRY_S, RETRIES = 1.0, 3.0, 2.0, 2
-# A whole request may take as long as it likes while bytes come.
-WHOLE_S = 86_400.0
+# A whole request may take as long as it likes while bytes come, and so many times its patience where they are few.
+WHOLE_S, BRIEF, BRIEF_NBYTES = 86_400.0, 10, 1 << 20
 PART_NBYTES, CHUNK_NBYTES, SLOWEST_NBYTES_PER_S = 8 << 20, 4 << 20, 1 << 20
 MAX_GET_NBYTES = 64 << 20
 DELETED_AT_ONCE = 1000
@@ -110,7 +110,7 @@ class ObjectStore:
         self.address = address
         self._what, self._patience_s = what, patience_s
         self._bucket = address_parts(address, what)[1]
-        self._clients: dict[tuple[float, int], Bucket] = {}
+        self._clients: dict[tuple[float, int, float], Bucket] = {}
         # A configuration that cannot be one is said at once, not at the first look.
         self._asking()
 
@@ -120,7 +120,8 @@ class ObjectStore:
         from obstore.exceptions import NotModifiedError
 
         def read() -> Found:
-            reply = self._asking().get(_key(key), options={"if_none_match": etag} if etag else {})
+            client = self._brief() if limit <= BRIEF_NBYTES else self._asking()
+            reply = client.get(_key(key), options={"if_none_match": etag} if etag else {})
             self._check_size(key, reply.meta["size"], limit)
             return Found(bytes(reply.bytes()), reply.meta["e_tag"] or "")
 
@@ -173,7 +174,7 @@ class ObjectStore:
         """Size and etag of an object; None: there is no such object."""
 
         def look() -> ObjectHead:
-            meta = self._asking().head(_key(key))
+            meta = self._brief().head(_key(key))
             return ObjectHead(meta["size"], meta["e_tag"] or "")
 
         return self._found(look)
@@ -214,7 +215,7 @@ class ObjectStore:
         """Names directly below a prefix that hold objects, ascending; what is below them is not listed."""
 
         def look() -> list[str]:
-            found = self._asking().list_with_delimiter(prefix.strip("/") or None)
+            found = self._brief().list_with_delimiter(prefix.strip("/") or None)
             return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found["common_prefixes"])
 
         return self._must(look)
@@ -226,7 +227,7 @@ class ObjectStore:
 
     def entries(self, prefix: str) -> Iterator[ObjectEntry]:
         """What keys() lists, with sizes and etags."""
-        listing = iter(self._must(lambda: self._asking().list(prefix.strip("/") or None, chunk_size=1000)))
+        listing = iter(self._must(lambda: self._brief().list(prefix.strip("/") or None, chunk_size=1000)))
         while chunk := self._must(lambda: next(listing, None)):
             yield from (ObjectEntry(meta["path"], meta["size"], meta["e_tag"] or "") for meta in chunk)
 
@@ -256,9 +257,14 @@ class ObjectStore:
             wait_s *= 2  # few different clients
         return self._client(wait_s, retries)
 
-    def _client(self, read_s: float, retries: int) -> Bucket:
-        """A client that waits for so long for the next bytes. Two threads may make the same one; either serves."""
-        if (known := self._clients.get((read_s, retries))) is not None:
+    def _brief(self) -> Bucket:
+        """A client for what is small whole: a store that lets a byte through now and then keeps nobody."""
+        return self._client(self._patience_s, RETRIES, BRIEF * self._patience_s)
+
+    def _client(self, read_s: float, retries: int, whole_s: float = WHOLE_S) -> Bucket:
+        """A client that waits for so long for the next bytes, and for all of them. Two threads may make the same one;
+        either serves."""
+        if (known := self._clients.get((read_s, retries, whole_s))) is not None:
             return known
         from obstore.exceptions import BaseError
         from obstore.store import from_url
@@ -266,7 +272,7 @@ class ObjectStore:
         client: ClientConfig = {
             "connect_timeout": timedelta(seconds=min(CONNECT_S, read_s)),
             "read_timeout": timedelta(seconds=read_s),
-            "timeout": timedelta(seconds=WHOLE_S),
+            "timeout": timedelta(seconds=whole_s),
             # An endpoint that says http:// is meant so: MinIO on the same network.
             "allow_http": True,
         }
@@ -284,7 +290,7 @@ class ObjectStore:
         except (BaseError, ValueError):
             wanted = "an address such as s3://bucket/prefix, and the store's own environment variables, wanted"
             raise BadInput(f"{self._what}: {wanted}; this cannot be opened") from None
-        return self._clients.setdefault((read_s, retries), made)
+        return self._clients.setdefault((read_s, retries, whole_s), made)
 
     def _found(self, act: Callable[[], T]) -> T | None:
         """What act() gives, or None where it finds no object."""
@@ -301,7 +307,13 @@ class ObjectStore:
 
     def _asked(self, act: Callable[[], T]) -> T:
         """What act() gives; every error of the library but those of conditions as one of ours."""
-        from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, PreconditionError
+        from obstore.exceptions import (
+            AlreadyExistsError,
+            BaseError,
+            InvalidPathError,
+            NotModifiedError,
+            PreconditionError,
+        )
 
         try:
             return act()
@@ -316,6 +328,11 @@ class ObjectStore:
             if "path" not in str(error).lower():
                 raise
             raise BadInput(f"{self._what}: a name without empty parts, '.' and '..' wanted") from None
+        except InvalidPathError:
+            raise BadInput(
+                f"{self._what}: the store has an object whose name has empty parts, '.', '..' or control characters; "
+                "nothing beside it can be listed until that is removed"
+            ) from None
         except (BaseError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of our own disk

@@ -151,11 +151,12 @@ class FolderPlace:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
-def newest(there: Callable[[int], bool]) -> int:
-    """The highest number for which there is something, without a gap from 1 on: by doubling, then by halves."""
-    low, high = 0, 1
+def newest(there: Callable[[int], bool], known: int = 0) -> int:
+    """The highest number for which there is something, without a gap from 1 on: by doubling, then by halves. known:
+    one for which there is."""
+    low, high = known, known + 1
     while there(high):
-        low, high = high, high * 2
+        low, high = high, known + 2 * (high - known)
     while high - low > 1:
         middle = (low + high) // 2
         if there(middle):

@@ -74,8 +74,6 @@ class Repository:
     def __init__(self, root: str | Path) -> None:
         self.root, self._seen_at_s = Path(root).absolute(), time.monotonic()
         self._told: dict[tuple[str, str], str] = {}
-        if "://" in str(root):
-            raise NotFound(f"repository: a folder wanted, got the address {str(root)[:200]!r}")
         if not self.root.is_dir():
             raise NotFound(f"repository: {str(root)!r} is not a folder; create it or pass --repository")
 

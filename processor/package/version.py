@@ -123,7 +123,7 @@ class VersionWriter:
         signs it. Raises KeyWanted where it is to be signed and cannot be."""
         keyring.key_for(f"version {version}")
         self.keyring = keyring
-        self.repository, self.model, self.version = repository, model, version
+        self.model, self.version = model, version
         self._target, self._beside = repository / model / str(version), beside
         self.place = place or FolderPlace(self._target)
         if (self._target / MANIFEST if beside else self._target).exists():

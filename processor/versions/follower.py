@@ -34,6 +34,7 @@ from processor.chain.patrol import Identity, identity_of
 from processor.clock import Clock
 from processor.errors import Conflict, Diverged, FreshetError, NotReady
 from processor.package.delta import SUFFIX, Delta
+from processor.package.version import MANIFEST
 from processor.versions.probation import NEW, OutOfLine, Probation
 from processor.versions.served_version import Change, ServedVersion
 from processor.watching.stats import CURRENT, DIVERGED, HELD, WAITING, ChainStatus
@@ -120,6 +121,8 @@ class Follower:
     def follow(self, version: ServedVersion) -> list[str]:
         """One look: takes what has come, and makes the version serve it; returns what happened. Raises OutOfReach."""
         events: list[str] = []
+        # Served, so to be followed, also while nothing of it is read.
+        self.ledger.place.look_for(MANIFEST)
         if self._diverged and self._astray is not None:
             # Before it is read: what is put back while it is must not go unnoticed.
             now = identity_of(self._astray)

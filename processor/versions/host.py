@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from processor.clock import Clock
 from processor.errors import BadInput, FreshetError, NotReady
 from processor.generation import Generation
-from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.mapped_file import CHANGES, SIZES
 from processor.package.repository import FolderWatch, Repository, listed
 from processor.package.version import VersionReader
@@ -58,7 +57,7 @@ class ModelHost(ABC):
 
     def __init__(
         self,
-        repository: str,
+        repository: Repository,
         models: list[str] | None,
         undo_depth: int,
         clock: Clock,
@@ -68,15 +67,14 @@ class ModelHost(ABC):
         policies: Mapping[str, ModelPolicy] | None = None,
         delta_guard: str = ON,
         max_staleness_s: float = 0.0,
-        keyring: Keyring = NO_KEYS,
     ) -> None:
         """models: the only ones to serve, or None. processes: how many may read a version. remote: where the rows of
         remote tables are. budgets: memory for the rows of tables. policies: by model, as configured. delta_guard: its
         mode (processor.watching.delta_guard) for models whose policy has no such section. max_staleness_s: beyond it
-        nothing is ready; 0 for no bound. keyring: whom what is served has to be signed by."""
-        self._repository = Repository(repository).with_keys(keyring)
+        nothing is ready; 0 for no bound."""
+        self.repository = repository
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
-        self._root = FolderWatch(self._repository.root)
+        self._root = FolderWatch(self.repository.root)
         self._models: dict[str, ServedModel] = {}
         # Folders without a version yet: the first one to come changes such a folder, not the root.
         self._empty: dict[str, FolderWatch] = {}
@@ -98,6 +96,8 @@ class ModelHost(ABC):
         self._rounds = Rounds(self._poll_model)
         self._max_staleness_s, self._told_stale = max_staleness_s, ""
         self._reached = False
+        # Whether the first look at an object store has yet to come through.
+        self._unseen = False
         self._expected = frozenset(models or ())
         # Of those, models that were refused and have not answered since: they keep the others from nobody.
         self._excused: frozenset[str] = frozenset()
@@ -142,6 +142,7 @@ class ModelHost(ABC):
     def close(self) -> None:
         """Later calls raise NotReady."""
         self._closed = True
+        self.repository.close()
         self._rounds.close()
         for keeper in self._keepers:
             keeper.close()
@@ -179,7 +180,7 @@ class ModelHost(ABC):
         added later does not change it."""
         models, expected = self._models, self._expected
         answered = not expected or any(name in models and models[name].ready for name in expected)
-        return not self._closed and answered and not self.awaited
+        return not self._closed and answered and not self.awaited and not self._unseen
 
     @property
     def stale(self) -> str:
@@ -207,14 +208,21 @@ class ModelHost(ABC):
 
     def load_all(self, strict: bool = False) -> None:
         """The first look at the repository. strict: raises why models that are there cannot be served."""
-        events = self.poll()
+        try:
+            events = self.poll()
+        except NotReady as error:
+            if not self.repository.remote:
+                raise
+            log.warning("%s; nobody knows yet what there is to serve", error)
+            events, self._unseen = [], True
         self.expect(self._wanted or self._models)
         refused = [f"model {name!r} {model.refused}" for name, model in self._models.items() if model.refused]
         if refused and strict:
             raise BadInput(listed(refused, "; "))
         report(log, events)
-        for name in sorted(self._policies.keys() - set(self._repository.models())):
+        for name in sorted(self._policies.keys() - set(self.repository.models())) if not self._unseen else ():
             log.warning("model.%s: configured, but the repository has no such model yet", name)
+        self.repository.follow()
 
     def expect(self, models: Iterable[str]) -> None:
         """Has readiness wait for these models too, until each of them answers or is refused."""
@@ -239,7 +247,10 @@ class ModelHost(ABC):
             except NotReady:
                 self._reached = False
                 raise
-            self._reached = self._repository.seen_s() < REACHED_WITHIN_S
+            self._reached = self.repository.seen_s() < REACHED_WITHIN_S
+            if self._unseen:
+                self._unseen = False
+                self._expected |= frozenset(self._wanted or self._models)
             names = list(self._models)
         if patience_s is None:
             events = [line for name in names for line in self._poll_model(name)]
@@ -253,7 +264,7 @@ class ModelHost(ABC):
         """Takes note of models that have come or gone."""
         if self._root.changed():
             try:
-                wanted, there = self._wanted, self._repository.models()
+                wanted, there = self._wanted, self.repository.models()
             except NotReady:
                 self._root.again()
                 raise
@@ -264,16 +275,16 @@ class ModelHost(ABC):
             self._drop(gone - late)
             for name in there:
                 if name not in self._models and (wanted is None or name in wanted):
-                    self._empty.setdefault(name, FolderWatch(self._repository.root / name))
+                    self._empty.setdefault(name, FolderWatch(self.repository.root / name))
         for name, folder in list(self._empty.items()):
             if not folder.changed():
                 continue
             try:
-                if self._repository.versions(name):
+                if self.repository.versions(name):
                     self._models = self._models | {name: self._new_model(name)}
                     self.rerouted()
                     del self._empty[name]
-                elif not self._repository.uncommitted(name):
+                elif not self.repository.uncommitted(name):
                     self._expected -= {name}.difference(self._wanted or ())
             except NotReady:
                 folder.again()
@@ -306,7 +317,7 @@ class ModelHost(ABC):
         served = self._model(model)
         if (data is None) == (path is None):
             raise BadInput("delta: either the file itself or a path wanted")
-        return served.apply_bytes(data) if data is not None else served.apply_file(self._repository.resolve(str(path)))
+        return served.apply_bytes(data) if data is not None else served.apply_file(self.repository.resolve(str(path)))
 
     def rollback(self, model: str, generation: Generation, reason: str = "") -> RolledBack:
         """Serves an earlier generation again, here and on every server of the repository; see ServedModel.rollback."""
@@ -450,7 +461,7 @@ class ModelHost(ABC):
 
     def _new_model(self, name: str) -> ServedModel:
         policy = self._policies.get(name, ModelPolicy()).over(self._default)
-        return ServedModel(name, self._repository, self._load_version, self.connect, self._clock, self.rerouted, policy)
+        return ServedModel(name, self.repository, self._load_version, self.connect, self._clock, self.rerouted, policy)
 
     def _load_version(self, files: VersionReader) -> ServedVersion:
         # Asked before the version's files are: a store that is not ready costs no verification.

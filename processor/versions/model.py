@@ -93,8 +93,10 @@ class ServedModel(RoutedModel):
         self._load, self._connect = load, connect
         self._lock = threading.RLock()
         self._by_hand: set[int] = set()
+        # Versions that are on their way here.
+        self._coming: set[int] = set()
         self._unloaded: set[int] = set()
-        self._refusals = Refusals(repository.root / name, clock)
+        self._refusals = Refusals(repository.root / name, clock, repository.remote)
         self._folder = FolderWatch(repository.root / name)
         self._followers: dict[int, Follower] = {}
         # What was served no more because of its files: they may still be written to.
@@ -127,7 +129,7 @@ class ServedModel(RoutedModel):
             if self._folder.changed() or self._refusals.changed():
                 try:
                     events += self._poll_versions()
-                except NotReady:
+                except Exception:
                     self._folder.again()
                     raise
             for number, version in sorted(self.served.items()):
@@ -143,6 +145,9 @@ class ServedModel(RoutedModel):
     def load(self, number: int, by_hand: bool = True) -> None:
         """Loads a version beside those served, or one anew that does not serve what its chain says; raises NotFound or
         why it cannot be served."""
+        if number in self._repository.versions(self.name):
+            # Before anybody has to wait for it.
+            self._repository.prepare(self.name, number)
         with self._lock:
             follower = self._followers.get(number)
             if number in self.served and follower is not None and follower.strays:
@@ -169,6 +174,8 @@ class ServedModel(RoutedModel):
     def set_label(self, label: str, number: int) -> None:
         """Points a label at a version, loading it if need be; kept across restarts."""
         check_name(label, "label")
+        if number not in self.served and number in self._repository.versions(self.name):
+            self._repository.prepare(self.name, number)
         with self._lock:
             self.load(number, by_hand=False)
             kept = {**self._kept_labels, label: number}
@@ -219,7 +226,10 @@ class ServedModel(RoutedModel):
             try:
                 ledger.rollback(link.step, reason)
                 alone = None
-            except (NotReady, KeyWanted):
+            except (NotReady, KeyWanted) as error:
+                if isinstance(error, NotReady) and self._repository.remote:
+                    # An outage passes: a rollback that only this server knows would not.
+                    raise
                 alone = link
             if rebuilt is None:
                 follower.stay(alone)
@@ -298,6 +308,7 @@ class ServedModel(RoutedModel):
         wanted = {v for v in self.labels.values() if v in known} | (self._by_hand & set(known))
         chosen = policy.choose(known)
         newest = max(chosen, default=0)
+        self._coming.clear()
         self._followers = {number: self._followers[number] for number in self.served}
         events = []
         first = wanted | (chosen - self._unloaded)
@@ -307,7 +318,7 @@ class ServedModel(RoutedModel):
         # Nothing to fall back on in memory, as at a start: the newest version that loads is the last good one.
         others = set() if policy.versions else set(known) - first - self._unloaded
         for number in sorted(others, reverse=True):
-            if self.served or newest in self._unloaded:
+            if self.served or newest in self._unloaded or self._coming:
                 break
             events += self._try(number)
         if newest in self.served and (policy.versions or newest >= self._newest_trusted()):
@@ -354,13 +365,22 @@ class ServedModel(RoutedModel):
             del self._disturbed[number]
         before = self.routes.states.get(number)
         try:
+            if not self._repository.ready(self.name, number):
+                # What is served goes on meanwhile. Looked at again whether or not the folder will have changed.
+                self._folder.again()
+                self._coming.add(number)
+                if before is None:
+                    self._state(VersionStatus(number, LOADING))
+                return []
             generation = self._admit(number, by_itself=True).generation
         except NotReady as error:
             self._refusals.wait(number)
             told = before is not None and before.error == str(error)
+            self._state(VersionStatus(number, END, str(error)))
             return [] if told else [Refusal(f"{self.name} version {number} waits: {error}")]
         except FreshetError as error:
             self._refusals.note(number, seen)
+            self._state(VersionStatus(number, END, str(error)))
             return [Refusal(f"{self.name} version {number} refused: {error}")]
         return [f"{self.name} {generation} loaded"]
 

@@ -2,7 +2,8 @@
 
 A version is tried again when one of the files that it is loaded from has changed, wherever in its folder that lies: who
 mends a table leaves the manifest as it was. What comes with every delta (chain, deltas, snapshots) is left out: a
-stream of them would have the version read whole again and again.
+stream of them would have the version read whole again and again. Of a copy the manifest alone counts: trying brings
+files, which must not make it worth another try.
 
 Costs: nothing where nothing is refused; else a stat a file, every LOOK_S. A change counts once nothing has moved for
 so long, so that a file that is still being copied is not taken for the mended one.
@@ -21,7 +22,7 @@ from pathlib import Path
 from processor.chain.chain_record import CHAIN
 from processor.chain.patrol import Identity, identity_of
 from processor.clock import Clock
-from processor.package.version import DELTAS, SNAPSHOTS
+from processor.package.version import DELTAS, MANIFEST, SNAPSHOTS
 
 LOOK_S = 1.0
 FIRST_WAIT_S, MOST_WAIT_S = 0.1, 10.0
@@ -47,9 +48,9 @@ def report(log: logging.Logger, lines: Iterable[str]) -> None:
 class Refusals:
     """The refused versions of one model, by the files that they were refused with. Used under the model's lock."""
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
-        """folder: the model's."""
-        self._folder, self._clock = folder, clock
+    def __init__(self, folder: Path, clock: Clock, copied: bool = False) -> None:
+        """folder: the model's. copied: it is a copy of one that lies elsewhere."""
+        self._folder, self._clock, self._copied = folder, clock, copied
         self._refused: dict[int, Files] = {}
         self._seen: dict[int, Files] = {}
         self._next_s = 0.0
@@ -105,6 +106,9 @@ class Refusals:
 
     def _files(self, number: int) -> Files:
         root, found = self._folder / str(number), dict[str, Identity]()
+        if self._copied:
+            identity = identity_of(root / MANIFEST)
+            return {} if identity is None else {MANIFEST: identity}
         for folder, folders, names in os.walk(root):
             folders[:] = [name for name in folders if name not in GROWING and not name.startswith(".")]
             for name in names:

@@ -74,10 +74,10 @@ def compile_command(
         raise BadInput("--buckets and --sample: one of them wanted")
     if Path(target, "model.json").is_file() and version is None:
         repository = None
-    folder = find_version(target, repository, version)
+    found = find_version(target, repository, version)
     console = Console(highlight=False)
     with bars(console) as reporter:
-        done = compile_version(folder, options, reporter, Keyring.of_writer(key))
+        done = compile_version(found.folder, options, reporter, found.place, Keyring.of_writer(key))
     if report:
         from compiler.recompiling.compile_report import print_report
 

@@ -20,10 +20,10 @@ REPOSITORY = "FRESHET_REPOSITORY"
 
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of models that begin so."""
-    from processor.package.repository import Repository
+    from processor.mirror.repositories import open_repository
 
     try:
-        return [name for name in Repository(_folder(ctx)).models() if name.startswith(incomplete)]
+        return [name for name in open_repository(_folder(ctx)).models() if name.startswith(incomplete)]
     except (FreshetError, OSError, ValueError):
         return []
 
@@ -32,10 +32,10 @@ def generations(ctx: typer.Context, incomplete: str) -> list[str]:
     """Generations of the model's newest version that begin so and can be gone back to, newest first."""
     from processor.chain.ledger import Ledger
     from processor.generation import UNDO_DEPTH
-    from processor.package.repository import Repository
+    from processor.mirror.repositories import open_repository
 
     try:
-        version = Repository(_folder(ctx)).version(ctx.params.get("model") or "")
+        version = open_repository(_folder(ctx)).version(ctx.params.get("model") or "")
         ledger = Ledger(version)
         ledger.begin_at_snapshot()
         ledger.look()

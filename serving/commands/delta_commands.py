@@ -78,11 +78,11 @@ def delta_compact(
 
     from compiler.progress import bars
     from processor.chain.ledger import Ledger
+    from processor.mirror.repositories import open_repository
     from processor.package.keyring import Keyring
-    from processor.package.repository import Repository
     from processor.tables.folding import fold
 
-    files = Repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
+    files = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
     ledger = Ledger.of(files)
     number, console = files.manifest.version, Console()
     with bars(console) as reporter:
@@ -158,7 +158,7 @@ def delta_make(
     from_export: Annotated[
         Path, typer.Option("--from-export", help="The retrained model: whatever `freshet import` takes.")
     ],
-    repository: Annotated[Path, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")],
+    repository: Annotated[str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
     signature: Annotated[str, typer.Option(help="Of a SavedModel, which signature is served.")] = "serving_default",
     ragged: Annotated[list[str] | None, typer.Option(help="As `freshet import --ragged` had it.")] = None,
@@ -169,10 +169,10 @@ def delta_make(
     from compiler.imports.importer import ImportOptions
     from compiler.imports.reexport import read_export
     from models.publishing.publisher import Publisher
-    from processor.package.repository import Repository
+    from processor.mirror.repositories import open_repository
     from serving.commands.import_command import groups
 
-    opened = Repository(repository).version(model, version)
+    opened = open_repository(repository).version(model, version)
     options = ImportOptions(signature, groups(ragged, "--ragged"), groups(sparse, "--sparse"))
     export = read_export(from_export, opened, options)
     publisher = Publisher(repository, model, opened.manifest.version, key=key)

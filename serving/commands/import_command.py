@@ -12,7 +12,7 @@ from rich.console import Console
 from processor.errors import BadInput
 from serving.commands.key_commands import KeyOption
 
-RepositoryOption = Annotated[Path, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
+RepositoryOption = Annotated[str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
 
 
 def import_command(

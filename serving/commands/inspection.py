@@ -19,6 +19,7 @@ from processor.chain.chain_record import DELTA
 from processor.chain.ledger import Ledger
 from processor.chain.resigning import check_version
 from processor.errors import BadInput, Diverged, FreshetError, NotFound
+from processor.mirror.repositories import open_repository
 from processor.package.delta import Delta, read_delta
 from processor.package.keyring import Keyring
 from processor.package.manifest import WHOLE, ExecutableEntry, Input
@@ -76,7 +77,7 @@ def inspect(
 
 def check_signed(root: str, model: str | None, version: int | None, trust: list[Path]) -> None:
     """Prints what is signed by whom, and ends with 1 at the first file or record that no trusted key has signed."""
-    repository = Repository(root).with_keys(Keyring.of(trust=trust))
+    repository = open_repository(root).with_keys(Keyring.of(trust=trust))
     for name in [model] if model is not None else [m for m in repository.models() if repository.versions(m)]:
         for number in [version] if version is not None else repository.versions(name):
             try:
@@ -93,7 +94,7 @@ def check_signed(root: str, model: str | None, version: int | None, trust: list[
 
 def describe_repository(root: str, model: str | None, version: int | None, verify: bool) -> None:
     """Prints one model, or all of them that can be read; raises NotFound, or BadInput naming what cannot be."""
-    repository = Repository(root)
+    repository = open_repository(root)
     names = [model] if model is not None else [m for m in repository.models() if repository.versions(m)]
     if not names:
         raise NotFound("repository: no model with a complete version")
@@ -112,7 +113,7 @@ def describe_repository(root: str, model: str | None, version: int | None, verif
 def describe_deltas(root: str, model: str, version: int | None, trust: list[Path] | None = None) -> None:
     """Prints the chain of a version, record by record, its deltas verified, and files that no record names; what is
     broken is said where it stands, and the rest still listed. Writes nothing."""
-    reader = Repository(root).with_keys(Keyring.of(trust=trust or ())).version(model, version)
+    reader = open_repository(root).with_keys(Keyring.of(trust=trust or ())).version(model, version)
     ledger = Ledger(reader)
     trouble = ""
     try:

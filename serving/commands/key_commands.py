@@ -50,13 +50,13 @@ def keys_resign(
     """Signs versions anew by --key, and vouches for every record that they have: digests stay, servers go on."""
     from processor.chain.resigning import resign
     from processor.errors import BadInput
+    from processor.mirror.repositories import open_repository
     from processor.package.keyring import Keyring
-    from processor.package.repository import Repository
 
     if not key:
         raise BadInput("key: --key or FRESHET_KEY wanted")
     keyring = Keyring.of(key, trust or ())
-    store = Repository(repository).with_keys(keyring)
+    store = open_repository(repository).with_keys(keyring)
     numbers = store.versions(model) if version is None else [store.version(model, version).manifest.version]
     if not numbers:
         store.version(model)

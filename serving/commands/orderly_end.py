@@ -6,6 +6,12 @@ import signal
 from collections.abc import Callable
 
 
+def end_at_once() -> None:
+    """SIGTERM ends the command as SIGINT does: a container's first process is spared by the kernel where it handles
+    none."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def end_gently(stop: Callable[[], None]) -> None:
     """The first SIGINT or SIGTERM lets the run finish what it is at and end; the next one ends it at once."""
 

@@ -23,13 +23,13 @@ def recordings_warmup(
     key: KeyOption = "",
 ) -> None:
     """Puts recorded requests into a version, which is warmed with them whenever it is loaded."""
+    from processor.mirror.repositories import open_repository
     from processor.package.keyring import Keyring
-    from processor.package.repository import Repository
     from processor.package.version import add_file
     from processor.package.warmup import WARMUP, dump_warmup
     from serving.telemetry.recorder import read_requests
 
-    files = Repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
+    files = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
     chosen = read_requests(recordings, model, files.manifest.inputs, requests)
     add_file(files, WARMUP, dump_warmup(chosen))
     print(f"{model} {files.manifest.version}: {len(chosen)} requests to warm up with")

@@ -37,9 +37,9 @@ def prune(
     """
     from processor.chain.ledger import Ledger
     from processor.chain.pruning import needless, unfinished
-    from processor.package.repository import Repository
+    from processor.mirror.repositories import open_repository
 
-    store, now_s = Repository(repository), time.time()
+    store, now_s = open_repository(repository), time.time()
     if model is not None:
         store.version(model)
     total = 0
@@ -50,7 +50,7 @@ def prune(
             # As it is on disk: nothing is adopted here, so that --dry-run writes nothing.
             ledger = Ledger(files)
             ledger.look()
-            found += needless(files.folder, ledger.history, keep, now_s)
+            found += needless(files.place, ledger.history, keep, now_s)
         for one in found:
             shown = Path(one.path).relative_to(store.root).as_posix()
             print(f"{shown}: {one.why}, {one.nbytes:,} bytes")

@@ -87,6 +87,6 @@ def tables_drop(
 
 
 def _reader(root: str, model: str, version: int | None) -> VersionReader:
-    from processor.package.repository import Repository
+    from processor.mirror.repositories import open_repository
 
-    return Repository(root).version(model, version)
+    return open_repository(root).version(model, version)

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from processor.errors import NotReady
 from processor.extras import DISTRIBUTION
+from processor.mirror.repositories import open_repository
 from processor.options import default_of
-from processor.package.repository import Repository
 from serving.serve_config import KINDS, OPTIONS, load_config, split_names
 from serving.telemetry.logs import last_words, log_to_stderr
 
@@ -27,7 +28,8 @@ def serve(config: str | None, **options: Any) -> None:
     lists = {key: split_names(options[key]) for key, kind in KINDS.items() if kind is list and options[key] is not None}
     settings = load_config({**options, **lists}, os.environ, config)
     # Before anything is opened: a server would wait for ever for a name that was mistyped.
-    Repository(settings.repository).check_models(settings.models)
+    with contextlib.suppress(NotReady):
+        open_repository(settings.repository, settings.mirror, serving=True).check_models(settings.models)
     log_to_stderr(settings.log_level, settings.log_format)
     last_words()
     from serving.process_layout import Layout

@@ -19,6 +19,7 @@ from processor.chain.contents import Contents
 from processor.chain.ledger import Ledger
 from processor.errors import BadInput, NotFound
 from processor.generation import Generation
+from processor.mirror.repositories import open_repository
 from processor.package.atomic import atomic_file
 from processor.package.manifest import TableEntry
 from processor.package.repository import Repository
@@ -58,7 +59,7 @@ def inspect_tables(root: str, model: str, generation: str, since: str, html: Pat
 
 def analyse_tables(root: str, model: str, generation: str, since: str, reporter: Reporter) -> TableAnalysis:
     """As inspect_tables() tells it."""
-    repository = Repository(root)
+    repository = open_repository(root)
     newer = _contents(repository, model, Generation.parse(generation) if generation else None)
     here = Generation(newer.base.manifest.version, newer.link.step)
     checkpoint = None if generation else _checkpoint(Path(root), model, here.version)

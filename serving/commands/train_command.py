@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from compiler.progress import bars
-from serving.commands.orderly_end import end_gently
+from serving.commands.orderly_end import end_at_once, end_gently
 
 if TYPE_CHECKING:
     from models.config.train_config import Beginning
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 bench_app = typer.Typer(help="The benchmark's model and its deltas, without training.", no_args_is_help=True)
 
-RepositoryOption = Annotated[Path, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
+RepositoryOption = Annotated[str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
 
 
 def train(
@@ -91,6 +91,7 @@ def _train(
     from models.streams.open_rows import checkpoint_folder, open_rows
 
     settings = load_config(config, overrides)
+    end_at_once()
     source = open_rows(settings, checkpoint_folder(settings), beginning.from_scratch)
     # Only now: TensorFlow takes seconds to import, and mistakes in the file or the data should not have to wait.
     from models.training.loop import TrainingRun

@@ -139,7 +139,7 @@ PUBLISH = FileSection(
     " `delta_seconds = 10`.",
     PublishConfig,
     {
-        "repository": "the folder of models",
+        "repository": "the folder of models, or an address such as `s3://bucket/prefix` ([object-stores.md](../how-to/object-stores.md))",
         "full_rows": "these many rows, in order, make the full version; 0: all, of a followed stream those that are there",
         "delta_rows": "then a delta every so many rows; 0: none",
         "delta_seconds": "and at the latest so many seconds after the last one; 0: never",
@@ -156,7 +156,7 @@ PUBLISH = FileSection(
         "trainer_folder": "the trainer's own files: checkpoints, the journal of a stream, reports of runs",
         "key": "the private key that signs what is published ([signing.md](../how-to/signing.md)); empty: `FRESHET_KEY`, or nobody",
     },
-    defaults={"trainer_folder": "`repository`"},
+    defaults={"trainer_folder": "`repository`; where that is an address, `trainer/<bucket>/<prefix>`"},
 )
 FUSION = FileSection(
     "fusion",

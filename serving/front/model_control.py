@@ -79,7 +79,7 @@ class ModelControl:
         self,
         host: Callable[[], ModelHost],
         served: Callable[[], Snapshot],
-        repository: str,
+        repository: Callable[[], Repository],
         groups: Mapping[str, Mapping[str, Any]],
     ) -> None:
         """host: raises NotReady while there is none. served: what all processes have answered. groups: sections of the
@@ -164,10 +164,10 @@ class ModelControl:
         return {"model_stats": entries}
 
     def _versions(self, model: str) -> list[int]:
-        return list(Repository(self._repository).versions(model))
+        return list(self._repository().versions(model))
 
     def _check_path(self, name: str, base_path: str) -> None:
-        root = Repository(self._repository).root
+        root = self._repository().root
         if "\0" in base_path or (root / base_path).resolve() != (root / name).resolve():
             raise BadInput(f"model_config_list: base_path of {show(name)}: the model's own folder wanted")
 

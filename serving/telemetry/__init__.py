@@ -4,6 +4,7 @@ observers          what one process is watched by, as its options say
 logs               the log and the access log
 metrics            Prometheus text
 live_samples       what the server does now, and did in the last five minutes
+mirror_metrics     the metric families of a repository in an object store
 version_metrics    the metric families of loaded versions
 triton_statistics  what Triton's statistics extension says of each model
 tracing            traces of a sample of the requests

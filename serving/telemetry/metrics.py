@@ -21,6 +21,7 @@ from processor.overview import model_stats, version_stats
 from processor.tables.tier import Tally
 from processor.watching.stats import GroupStats, ModelStats, SessionStats
 from serving.lifecycle import Availability
+from serving.telemetry.mirror_metrics import mirror_families
 from serving.telemetry.version_metrics import buckets, version_families
 
 if TYPE_CHECKING:
@@ -322,6 +323,7 @@ class Metrics(Collector):
             "1 when the last look at the repository came through.",
             int(processor.reachable),
         )
+        yield from mirror_families(processor.repository)
         yield from _group_families(groups)
         yield from _catalogue_families(processor.catalogue)
         yield from _guard_families(processor.catalogue)

@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 from processor.clock import Clock, SystemClock
 from processor.errors import FreshetError, NotReady
 from processor.generation import Generation
+from processor.mirror.repositories import open_repository
 from processor.overview import describe
 from processor.package.mapped_file import BYTES
 from processor.tables.remote.reader import RemoteStats, RemoteTables
@@ -86,9 +87,13 @@ class FleetHost(ModelHost):
         control: does what their clients ask of the whole server."""
         clock, remote = clock or SystemClock(), config.remote()
         tables = RemoteTables.of(remote, clock) if remote else None
+        opened = open_repository(
+            config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models
+        )
+        repository = opened.with_keys(config.keyring())
         super().__init__(
-            config.repository, config.models or None, config.undo_depth, clock, len(fleet), tables, config.budgets(),
-            config.policies(), config.delta_guard, config.max_staleness_s, config.keyring(),
+            repository, config.models or None, config.undo_depth, clock, len(fleet), tables, config.budgets(),
+            config.policies(), config.delta_guard, config.max_staleness_s,
         )  # fmt: skip
         self._fleet = fleet
         self._registry = threading.Lock()

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,6 +79,7 @@ class FakeProcessor:
     keys: list[bytes | None] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=lambda: {"stable": 3})
     limit: RequestLimits = DEFAULTS
+    repository: Any = field(default_factory=lambda: SimpleNamespace(root=Path("fake")))
 
     def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:
         if self.closed:

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -126,7 +127,7 @@ def test_a_first_delta_that_makes_the_model_ready_is_announced():
 def test_readiness_waits_for_what_is_still_to_be_imported_when_the_server_starts(tmp_path):
     (tmp_path / "keras" / "1").mkdir(parents=True)
     (tmp_path / "keras" / "1" / "model.keras").write_text("zip")
-    processor = FakeProcessor()
+    processor = FakeProcessor(repository=SimpleNamespace(root=tmp_path))
     with running(lambda config: processor, repository=str(tmp_path)) as (server, _, _):
         until(lambda: fetch(server.http_address, "/v2/health/ready")[0] == 200)
     assert processor.expected == ["keras"]

@@ -116,4 +116,4 @@ def test_an_edit_replaces_tensors_for_whoever_reads_them():
 
     x = rows(changed)
     made = changed.to_dense({"b": np.zeros((4, 2), np.float32)})
-    np.testing.assert_allclose(made.run(x)["y"], x @ np.ones((4, 2), np.float32), rtol=1e-6)
+    np.testing.assert_allclose(made.run(x)["y"], x @ np.ones((4, 2), np.float32), rtol=1e-6, atol=1e-6)

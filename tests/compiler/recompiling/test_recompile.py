@@ -350,9 +350,9 @@ def test_a_foreign_executable_is_compiled_anew_without_tensorflow(folder):
 
 def test_versions_are_found_by_folder_or_by_name(folder):
     root = folder.parents[1]
-    assert find_version(str(folder), None, None) == folder
-    assert find_version("ctr", str(root), None) == folder
-    assert find_version("ctr", str(root), 1) == folder
+    assert find_version(str(folder), None, None).folder == folder
+    assert find_version("ctr", str(root), None).folder == folder
+    assert find_version("ctr", str(root), 1).folder == folder
     for target, repository, version, message in (
         ("ctr", str(root), 2, "model 'ctr' version 2 is not in the repository"),
         ("other", str(root), None, "model 'other' is not in the repository"),

@@ -35,7 +35,7 @@ def prune(version, keep=KEEP, later_s=0.0):
     """Removes what is needless -> {name relative to the version: why}."""
     ledger = Ledger(version)
     ledger.look()
-    found = needless(version.folder, ledger.history, keep, time.time() + later_s)
+    found = needless(version.place, ledger.history, keep, time.time() + later_s)
     for one in found:
         one.remove()
         assert not one.path.exists()
@@ -137,7 +137,7 @@ def test_deltas_that_a_server_of_the_first_format_undid_go(chain):
     place.mkdir()
     (place / "3.safetensors").write_bytes(b"12345")
     ledger = Ledger(version)
-    (one,) = needless(version.folder, ledger.history, KEEP, time.time())
+    (one,) = needless(version.place, ledger.history, KEEP, time.time())
     assert (one.path, one.nbytes) == (place, 5)
     assert prune(version) == {"deltas/rolled-back": "undone by a server of the first format"}
 

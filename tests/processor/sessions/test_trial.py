@@ -244,7 +244,7 @@ def test_a_trial_ends_with_its_canary_and_begins_anew_with_another_baseline(open
     processor = opened()
     key = canarys_key(processor)
     until(processor, lambda e: e.baseline.requests >= 1, lambda: processor.process(request(key=key)))
-    write_package(processor._repository.root, 3, users=USERS)
+    write_package(processor.repository.root, 3, users=USERS)
     processor.set_label("small", "stable", 3)
     assert evidence(processor).canary.requests == 0
     processor.set_policy("small", {"split": {"stable": 1}})

@@ -35,6 +35,8 @@ from tests.processor.engines import (
     request,
     scores,
 )
+from tests.processor.mirror import sides
+from tests.processor.mirror.bucket import Bucket
 from tests.waiting import until
 
 LONG_AGO_S = 1_600_000_000
@@ -398,3 +400,24 @@ def test_the_judge_of_a_version_that_is_no_canary_any_more_goes(root, open_proce
     processor.set_policy("small", {"split": {"stable": 1}})
     processor.look()
     assert not processor._judges
+
+
+def test_a_start_without_its_store_is_not_ready_until_that_has_said_what_there_is(tmp_path, monkeypatch):
+    bucket = Bucket()
+    sides.publish(sides.opened(bucket, tmp_path / "trainer"), tmp_path, users=USERS)
+    repository = sides.opened(bucket, tmp_path / "server", serving=True)
+    monkeypatch.setattr("processor.engine.open_repository", lambda *_, **__: repository)
+    # Beats are the test's.
+    monkeypatch.setattr(repository.mirror, "follow", lambda: setattr(repository.mirror, "following", True))
+    bucket.down = True
+    with Processor.initialize(ProcessorConfig("s3://bucket/prod")) as processor:
+        assert not processor.ready
+        with pytest.raises(NotReady):
+            processor.poll()
+        assert not processor.ready
+        bucket.down = False
+        repository.mirror.beat()
+        until(lambda: processor.poll() or processor.ready)
+        until(lambda: processor.ready, processor.poll)
+        assert processor.awaited == []
+        assert processor.process(request([0])).generation == Generation(1, 0)

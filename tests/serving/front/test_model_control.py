@@ -1,6 +1,7 @@
 import pytest
 
 from processor.errors import BadInput, Conflict, NotFound
+from processor.package.repository import Repository
 from processor.versions.routes import VersionStatus
 from processor.watching.stats import GroupStats, SessionStats
 from serving.front.model_control import Forbidden, Gate, ModelControl, Unauthenticated, nothing_to_control
@@ -56,7 +57,7 @@ def host(tmp_path):
 @pytest.fixture
 def control(host, tmp_path):
     served = {"ctr/3": [4, 1000, 256, 1, 50]}
-    return ModelControl(lambda: host, lambda: served, str(tmp_path), {"mine": {"models": ["cvr"]}})
+    return ModelControl(lambda: host, lambda: served, lambda: Repository(tmp_path), {"mine": {"models": ["cvr"]}})
 
 
 def config(name, policy="latest", count=1, versions=(), labels=None, base_path=None):

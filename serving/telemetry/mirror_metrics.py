@@ -1,0 +1,34 @@
+"""The metric families of a repository that lives in an object store: what is asked of the store, and what its mirror
+takes. A repository in a folder has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from processor.mirror.mirrored_repository import MirroredRepository
+from processor.package.repository import Repository
+
+
+def mirror_families(repository: Repository) -> Iterator[Metric]:
+    """Of this process's mirror: of a server with workers there is one, the supervisor's."""
+    if not isinstance(repository, MirroredRepository):
+        return
+    mirror = repository.mirror
+    requests = CounterMetricFamily(
+        "freshet_store_requests",
+        "Requests to the object store that were answered, and those that failed, by kind.",
+        labels=("kind", "outcome"),
+    )
+    for (kind, answered), count in sorted(mirror.store.requests.copy().items()):
+        requests.add_metric((kind, "answered" if answered else "failed"), count)
+    nbytes = CounterMetricFamily("freshet_store_bytes", "Bytes of objects received and sent.", labels=("direction",))
+    for direction, count in sorted(mirror.store.nbytes.copy().items()):
+        nbytes.add_metric((direction,), count)
+    yield from (requests, nbytes)
+    yield GaugeMetricFamily(
+        "freshet_store_seen_seconds", "Since the object store was last asked for all that is new.", mirror.seen_s()
+    )
+    yield GaugeMetricFamily("freshet_mirror_bytes", "Disk that the mirror takes.", mirror.nbytes)
+    yield GaugeMetricFamily("freshet_mirror_limit_bytes", "Disk that it may take.", mirror.most_nbytes)

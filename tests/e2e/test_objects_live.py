@@ -1,0 +1,146 @@
+"""A repository in an object store, live: trained there, served from there by two servers, an outage under load."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.servers import ALONE, LiveServer
+from tests.object_stage import Arrivals, PublishingProcess, ReplicaSet, served, upload_package
+from tests.outage import Load
+from tests.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def env(store, tmp_path):
+    return {**os.environ, "FRESHET_DELTA_GUARD": "off", "FRESHET_MIRROR": str(tmp_path / "writer")}
+
+
+@pytest.fixture
+def address(store, tmp_path):
+    address = store.address("prod")
+    upload_package(store, address, tmp_path / "package")
+    return address
+
+
+@pytest.fixture
+def publisher(address, env, tmp_path):
+    publisher = PublishingProcess(address, env, tmp_path / "publish.log")
+    yield publisher
+    publisher.close()
+
+
+def test_two_servers_follow_deltas_and_a_rollback_at_one_reaches_the_other(address, env, publisher, tmp_path):
+    with ReplicaSet(address, env, tmp_path, 2) as fleet:
+        for seed in range(3):
+            publisher.publish(100, seed)
+        until(lambda: fleet.generations() == ["1.3", "1.3"])
+        assert len(set(fleet.digests())) == 1
+        status, reply = fleet.servers[0].post_json("/admin/models/small/rollback", {"generation": "1.1"})
+        assert status == 200, reply
+        until(lambda: fleet.generations() == ["1.1", "1.1"])
+        step, _ = publisher.publish(100, 9)
+        assert step == 4
+        until(lambda: fleet.generations() == ["1.4", "1.4"])
+        digests = fleet.digests()
+        assert len(set(digests)) == 1
+        # A replica that has nothing comes to the same.
+        fleet.servers[1].__exit__()
+        fleet.mirrors[1] = tmp_path / "an empty mirror"
+        fleet.start(1).wait_ready()
+        assert fleet.digests() == digests
+
+
+def test_an_upload_to_one_server_reaches_the_other(address, env, tmp_path):
+    from processor.package.delta import write_delta
+    from tests.packages import make_delta
+
+    with ReplicaSet(address, env, tmp_path, 2) as fleet:
+        path = tmp_path / "delta"
+        write_delta(path, make_delta(1, users=[1, 2, 3]))
+        status, reply = fleet.servers[0].upload("small", path.read_bytes())
+        assert status == 200, reply
+        until(lambda: fleet.generations() == ["1.1", "1.1"])
+        assert len(set(fleet.digests())) == 1
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_an_outage_fails_no_request_and_ends_with_the_newest_delta(store, address, env, publisher, tmp_path, hangs):
+    with (
+        ReplicaSet(address, env, tmp_path, 2) as fleet,
+        Arrivals(fleet.servers) as arrivals,
+        Load([server.http_port for server in fleet.servers]) as load,
+    ):
+        step, _ = publisher.publish(100, 1)
+        until(lambda: arrivals.everywhere_s(step))
+        (store.hang if hangs else store.refuse)()
+        before = load.answered
+        until(lambda: load.answered > before + 500)
+        (store.wake if hangs else store.serve)()
+        step, _ = publisher.publish(100, 2)
+        until(lambda: arrivals.everywhere_s(step))
+    assert load.failed == []
+
+
+@pytest.mark.tensorflow
+def test_what_is_trained_there_from_data_there_is_served_from_there(store, env, tmp_path):
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    from processor.mirror.object_store import open_store
+
+    rng = np.random.default_rng(0)
+    for n in range(3):
+        users, items = rng.integers(0, 50, 400), rng.integers(0, 30, 400)
+        clicked = ((users + items) % 3 == 0).astype(np.float32)
+        rows = pa.table({"user": users, "item": items, "clicked": clicked, "ts": np.arange(n * 400.0, (n + 1) * 400)})
+        pyarrow.parquet.write_table(rows, tmp_path / "part.parquet")
+        open_store("s3://models/clicks").put(f"part-{n}.parquet", tmp_path / "part.parquet")
+    config = tmp_path / "train.toml"
+    config.write_text(
+        """
+[model]
+name = "ctr"
+hidden = [8]
+[data]
+path = "s3://models/clicks/part-*.parquet"
+label = "clicked"
+time = "ts"
+[features.user]
+kind = "id"
+dim = 4
+[features.item]
+kind = "id"
+dim = 4
+[train]
+batch_rows = 50
+[publish]
+repository = "s3://models/trained"
+full_rows = 400
+delta_rows = 200
+"""
+    )
+    command = [sys.executable, "-m", "freshet_serving", "train", "--config", str(config)]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    trained = subprocess.run(
+        command, cwd=tmp_path, env={**env, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300
+    )
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    assert (tmp_path / "trainer" / "models" / "trained" / ".checkpoints" / "ctr").is_dir()
+    keys = list(open_store("s3://models/trained").keys(""))
+    assert not [key for key in keys if "checkpoint" in key or ".runs" in key]
+    digests = set()
+    for n in range(2):
+        options = (*ALONE, "--mirror", str(tmp_path / f"mirror-{n}"))
+        with LiveServer("s3://models/trained", *options, log=tmp_path / "serve.log", env=env) as server:
+            until(lambda server=server: server.generation("ctr") == "1.4")
+            digests.add(served(server, "ctr")["digest"])
+            assert json.loads(server.get("/v1/models/ctr")[2])
+    assert len(digests) == 1

@@ -1,0 +1,157 @@
+"""A served model whose repository is the mirror of a bucket: what keeps one version from coming keeps nothing else."""
+
+import errno
+import json
+
+import pytest
+
+from processor.chain.ledger import Ledger
+from processor.clock import FakeClock
+from processor.errors import FreshetError
+from processor.package.delta import write_delta
+from processor.versions.model import ServedModel
+from processor.versions.policy import ModelPolicy
+from processor.versions.served_version import ServedVersion
+from tests.packages import connect, make_delta
+from tests.processor.mirror.bucket import Bucket
+from tests.processor.mirror.sides import opened, publish
+from tests.waiting import until
+
+
+class Replica:
+    """A model that is served from a mirror, beat by beat."""
+
+    def __init__(self, bucket, folder):
+        self.clock = FakeClock()
+        self.repository = opened(bucket, folder, self.clock.now_s, serving=True)
+        load = lambda files: ServedVersion(files, 4, self.clock)  # noqa: E731
+        self.model = ServedModel("small", self.repository, load, connect, self.clock, policy=ModelPolicy())
+        self.repository.models()
+        self.model.poll()
+        self.repository.mirror.following = True
+
+    def go(self, beats=20, s=0.3):
+        """What polls have said meanwhile."""
+        said = []
+        for _ in range(beats):
+            self.clock.advance(s)
+            self.repository.mirror.beat()
+            said += self.model.poll()
+            until(lambda: all(p.done for p in self.repository.mirror._preparing.values()))
+        return said
+
+    @property
+    def generation(self):
+        return str(self.model.pick().generation)
+
+    def errors(self):
+        return {status.version: status.error for status in self.model.status() if status.error}
+
+
+@pytest.fixture
+def bucket():
+    return Bucket()
+
+
+@pytest.fixture
+def trainer(bucket, tmp_path):
+    return Ledger.of(publish(opened(bucket, tmp_path / "trainer"), tmp_path, users=range(20)))
+
+
+@pytest.fixture
+def replica(bucket, trainer, tmp_path):
+    return Replica(bucket, tmp_path / "server")
+
+
+def test_a_version_that_found_no_room_comes_once_there_is_some(bucket, replica, tmp_path):
+    publish(opened(bucket, tmp_path / "trainer"), tmp_path, version=2, users=range(20))
+
+    def full(call, key):
+        if call == "download" and "/2/" in key:
+            raise OSError(errno.ENOSPC, "No space left on device", "/a/path/of/ours/user.safetensors")
+
+    bucket.fault = full
+    said = replica.go()
+    assert replica.generation == "1.0"
+    assert said
+    assert all("waits" in line and "ours" not in line for line in said)
+    bucket.fault = lambda call, key: None
+    replica.go(60, 1.0)
+    assert (replica.generation, replica.errors()) == ("2.0", {})
+
+
+@pytest.mark.parametrize("poison", ["files", "notes"])
+def test_a_manifest_that_cannot_be_brought_is_refused_once_and_the_version_before_it_is_served(
+    bucket, trainer, tmp_path, poison
+):
+    manifest = json.loads(bucket.objects["small/1/model.json"]) | {"version": 9}
+    if poison == "files":
+        manifest["files"] |= {name: {"nbytes": 1, "crc32": "00000000"} for name in ("zzz", "zzz/a")}
+        bucket.objects |= {"small/9/zzz": b"x", "small/9/zzz/a": b"x"}
+    text = json.dumps(manifest)
+    if poison == "notes":
+        text = text.replace('"notes": {', '"notes": {"deep": ' + '{"a": ' * 700 + "1" + "}" * 700 + ", ").replace(
+            ", }", "}"
+        )
+    bucket.objects["small/9/model.json"] = text.encode()
+    for key, data in list(bucket.objects.items()):
+        if key.startswith("small/1/") and key != "small/1/model.json":
+            bucket.objects.setdefault(key.replace("/1/", "/9/", 1), data)
+    replica = Replica(bucket, tmp_path / "server")
+    assert replica.generation == "1.0"
+    said = replica.go(100, 1.0)
+    assert [line for line in said if "9" in line] == []
+    assert list(replica.errors()) == [9]
+    trainer.publish(make_delta(1, [1]))
+    replica.go(3)
+    assert replica.generation == "1.1"
+
+
+def test_what_has_diverged_is_looked_at_for_as_long_as_it_is_served(bucket, trainer, replica):
+    trainer.publish(make_delta(1, [1]))
+    trainer.publish(make_delta(2, [2]))
+    replica.go()
+    assert replica.generation == "1.2"
+    key = "small/1/chain/0000000002.json"
+    good = bucket.objects[key]
+    bucket.objects[key] = good.replace(b'"number":2', b'"number":3')
+    replica.go(60, 3.0)
+    assert replica.model.chain(1).state == "DIVERGED"
+    bucket.objects[key] = good
+    replica.go(60, 3.0)
+    assert (replica.model.chain(1).state, replica.generation) == ("CURRENT", "1.2")
+
+
+def test_a_record_whose_answer_got_lost_keeps_its_file(bucket, trainer, replica, tmp_path):
+    from processor.errors import NotReady
+
+    def lost(call, key):
+        if call == "create!" and "/chain/" in key:
+            bucket.fault = lambda call, key: None
+            raise NotReady("repository: the object store cannot be reached: no answer in time")
+
+    delta = make_delta(1, [1])
+    write_delta(tmp_path / "d", delta)
+    bucket.fault = lost
+    with pytest.raises(FreshetError):
+        replica.model.apply_bytes((tmp_path / "d").read_bytes())
+    replica.go()
+    assert replica.generation == "1.1"
+    other = Ledger.of(opened(bucket, tmp_path / "other").version("small"))
+    assert other.read_delta(other.history.head).step == 1
+
+
+def test_a_version_that_ended_and_came_again_under_its_number_is_loaded_when_told_to(
+    bucket, trainer, replica, tmp_path
+):
+    for step in range(1, 6):
+        trainer.publish(make_delta(step, [step]))
+    replica.go()
+    assert replica.generation == "1.5"
+    opened(bucket, tmp_path / "trainer").place("small", 1).end()
+    again = Ledger.of(publish(opened(bucket, tmp_path / "trainer"), tmp_path, users=range(7)))
+    again.publish(make_delta(1, [1]))
+    replica.go(10, 1.0)
+    assert replica.model.chain(1).state == "DIVERGED"
+    replica.model.load(1)
+    assert (replica.model.chain(1).state, replica.generation) == ("CURRENT", "1.1")

@@ -1,0 +1,69 @@
+"""What a scrape says of a repository in an object store."""
+
+from pathlib import Path
+
+import pytest
+
+from processor.chain.ledger import Ledger
+from processor.errors import NotReady
+from serving.lifecycle import Lifecycle
+from serving.telemetry.metrics import Metrics
+from tests.packages import make_delta
+from tests.processor.mirror.bucket import Bucket
+from tests.processor.mirror.sides import opened, publish
+from tests.serving.fakes import FakeProcessor
+from tests.serving.telemetry.test_version_metrics import scraped
+
+
+@pytest.fixture
+def bucket():
+    return Bucket()
+
+
+@pytest.fixture
+def repository(bucket, tmp_path):
+    return opened(bucket, tmp_path / "mirror", most_nbytes=1 << 20)
+
+
+@pytest.fixture
+def metrics(repository):
+    lifecycle = Lifecycle()
+    lifecycle.open(FakeProcessor(repository=repository))
+    return Metrics(lifecycle)
+
+
+def test_what_is_asked_of_the_store_is_told_by_kind_and_outcome(bucket, repository, metrics, tmp_path):
+    Ledger.of(publish(repository, tmp_path, users=range(20))).publish(make_delta(1, [1]))
+    before = scraped(metrics)
+    put = ("freshet_store_requests_total", ("kind", "put"), ("outcome", "answered"))
+    failed = ("freshet_store_requests_total", ("kind", "list"), ("outcome", "failed"))
+    assert before[put] >= 5
+    assert before["freshet_store_bytes_total", ("direction", "sent")] > 1000
+    assert failed not in before
+    bucket.down = True
+    with pytest.raises(NotReady):
+        repository.models()
+    after = scraped(metrics)
+    assert after[failed] == 1
+    assert after[put] == before[put]
+
+
+def test_the_disk_of_the_mirror_is_told_beside_its_bound(repository, metrics, tmp_path):
+    publish(repository, tmp_path, users=range(20))
+    repository.mirror.tidy()
+    samples = scraped(metrics)
+    assert samples["freshet_mirror_limit_bytes",] == 1 << 20
+    assert 0 < samples["freshet_mirror_bytes",] <= 1 << 20
+    assert samples["freshet_store_seen_seconds",] == 0
+
+
+def test_a_folder_has_no_store(tmp_path):
+    assert not [key for key in scraped() if "store" in key[0] or "mirror" in key[0]]
+
+
+def test_every_one_is_documented(metrics):
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text()
+    told = {line.split()[2] for line in metrics.scrape().decode().splitlines() if line.startswith("# TYPE freshet_")}
+    ours = {name for name in told if "_store_" in name or "_mirror_" in name}
+    assert len(ours) == 5
+    assert [name for name in ours if f"`{name}`" not in text] == []
