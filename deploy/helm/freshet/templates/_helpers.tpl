@@ -1,0 +1,62 @@
+{{- define "freshet.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}{{ end -}}
+{{- end -}}
+
+{{- define "freshet.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "freshet.labels" -}}
+{{ include "freshet.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "freshet.account" -}}
+{{- if .Values.serviceAccount.create }}{{ default (include "freshet.name" .) .Values.serviceAccount.name }}{{ else }}{{ default "default" .Values.serviceAccount.name }}{{ end -}}
+{{- end -}}
+
+{{- define "freshet.pod-security" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "freshet.container-security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "freshet.store-environment" -}}
+{{- with .Values.repository.region }}
+- {name: AWS_REGION, value: {{ . | quote }}}
+{{- end }}
+{{- with .Values.repository.endpoint }}
+- {name: AWS_ENDPOINT_URL, value: {{ . | quote }}}
+{{- end }}
+{{- end -}}
+
+{{- /* Whole numbers without an exponent: values are floats in Helm, and 134217728 would be 1.34217728e+08. */ -}}
+{{- define "freshet.number" -}}
+{{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
+{{- end -}}
+
+{{- /* The image's compiled kernels, to where those of another CPU can be written too. */ -}}
+{{- define "freshet.kernels" -}}
+- name: kernels
+  image: {{ printf "%s:%s" .image (default .root.Chart.AppVersion .root.Values.image.tag) | quote }}
+  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  command: [cp, -R, /opt/freshet/kernels/., /var/cache/freshet/kernels/]
+  securityContext: {{- include "freshet.container-security" .root | nindent 4 }}
+  resources:
+    requests: {cpu: 50m, memory: 64Mi}
+    limits: {memory: 256Mi}
+  volumeMounts:
+    - {name: kernels, mountPath: /var/cache/freshet/kernels}
+{{- end -}}

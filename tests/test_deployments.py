@@ -1,0 +1,315 @@
+"""deploy/: what clusters, compose and systemd read is what they take, and names options and metrics that there are.
+Rendered charts, which lie in deploy/helm/rendered, are held against the schemas; where Go is, rendered anew."""
+
+import ast
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from serving.serve_config import ServeConfig
+from tests.e2e.composed import COMPOSE, IMAGES
+
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm" / "freshet"
+RENDERED = DEPLOY / "helm" / "rendered"
+SCHEMAS = ROOT / "build" / "schemas"
+TOOLS = ROOT / ".venv" / "tools" / "bin"
+UNIT = DEPLOY / "systemd" / "freshet.service"
+# Oldest and newest: what Chart.yaml asks for, and what the schemas know.
+KUBERNETES = ("1.27", "1.37")
+# By whom they are read: commands that publish, not `freshet serve`.
+OF_PUBLISHERS = {"FRESHET_KEY", "FRESHET_MIRROR"}
+
+
+def rendered(name):
+    return [d for d in yaml.safe_load_all((RENDERED / f"{name}.yaml").read_text()) if d]
+
+
+def containers(spec):
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+@pytest.mark.parametrize("name", ["plain", "full"])
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_takes_what_the_chart_renders(name, version):
+    taken = [d for d in rendered(name) if "monitoring.coreos.com" not in d["apiVersion"]]
+    assert len(taken) >= 5
+    for document in taken:
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_the_prometheus_operator_takes_its_objects():
+    if not (SCHEMAS / "node_modules").exists():
+        pytest.skip("the operator's schemas are not here: make deploy-schemas")
+    objects = [d for d in rendered("full") if "monitoring.coreos.com" in d["apiVersion"]]
+    assert {d["kind"] for d in objects} == {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+    script = """
+        import { readFileSync } from "fs";
+        for (const d of JSON.parse(readFileSync(0))) {
+          const at = `${process.cwd()}/node_modules/@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/`;
+          const { [d.kind]: Model } = await import(`${at}${d.kind}.js`);
+          new Model(d).validate();
+        }"""
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", script],
+        input=json.dumps(objects),
+        cwd=SCHEMAS,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def kserve_fields(model):
+    """Of a model of KServe's Python package: its fields by their names in YAML, and their types."""
+    name = "_".join(re.findall(r"V\d+(?:alpha|beta)?\d*|[A-Z][a-z]+", model)).lower()
+    tree = ast.parse((SCHEMAS / "kserve" / "kserve" / "models" / f"{name}.py").read_text())
+    found = {
+        target.id: ast.literal_eval(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    return {found["attribute_map"][key]: kind for key, kind in found["openapi_types"].items()}
+
+
+def hold(value, kind, where):
+    if kind.startswith("list["):
+        for n, each in enumerate(value):
+            hold(each, kind[5:-1], f"{where}[{n}]")
+    elif re.match(r"V1(alpha|beta)", kind):
+        fields = kserve_fields(kind)
+        for key, below in value.items():
+            assert key in fields, f"{where}.{key}"
+            hold(below, fields[key], f"{where}.{key}")
+    elif kind in ("str", "int", "bool"):
+        assert type(value).__name__ == kind, where
+
+
+def test_kserve_takes_the_runtime_and_the_service():
+    if not (SCHEMAS / "kserve").exists():
+        pytest.skip("KServe's models are not here: make deploy-schemas")
+    for file, model in (
+        ("runtime", "V1alpha1ClusterServingRuntime"),
+        ("inference-service", "V1beta1InferenceService"),
+    ):
+        hold(yaml.safe_load((DEPLOY / "kserve" / f"{file}.yaml").read_text()), model, file)
+
+
+def test_the_pods_of_kserve_are_pods_and_the_service_names_the_runtime():
+    runtime = yaml.safe_load((DEPLOY / "kserve" / "runtime.yaml").read_text())
+    spec = {key: runtime["spec"][key] for key in ("containers", "volumes")}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    kubernetes_validate.validate(pod, KUBERNETES[1], strict=True)
+    model = yaml.safe_load((DEPLOY / "kserve" / "inference-service.yaml").read_text())["spec"]["predictor"]["model"]
+    assert model["runtime"] == runtime["metadata"]["name"]
+    assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
+    assert model["modelFormat"]["name"] == runtime["spec"]["supportedModelFormats"][0]["name"]
+
+
+def test_pods_run_as_nobody_in_particular_and_write_to_volumes_alone():
+    for document in [*rendered("plain"), *rendered("full")]:
+        if document["kind"] not in ("Deployment", "StatefulSet"):
+            continue
+        spec = document["spec"]["template"]["spec"]
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["securityContext"]["runAsUser"] == 10001
+        assert spec["automountServiceAccountToken"] is False
+        for container in containers(spec):
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"]
+            assert not security["allowPrivilegeEscalation"]
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert "memory" in container["resources"]["limits"]
+            assert "latest" not in container["image"]
+
+
+def test_a_pod_has_time_to_drain():
+    (spec,) = [d["spec"]["template"]["spec"] for d in rendered("plain") if d["kind"] == "Deployment"]
+    environment = {e["name"]: e.get("value") for e in spec["containers"][0]["env"]}
+    (_, stop_s) = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    drain_s = int(environment["FRESHET_DRAIN_S"]) + int(environment["FRESHET_SHUTDOWN_TIMEOUT_S"])
+    assert spec["terminationGracePeriodSeconds"] >= int(stop_s) + drain_s + 15
+    runtime = yaml.safe_load((DEPLOY / "kserve" / "runtime.yaml").read_text())
+    kserve = {e["name"]: e["value"] for e in runtime["spec"]["containers"][0]["env"]}
+    service = yaml.safe_load((DEPLOY / "kserve" / "inference-service.yaml").read_text())
+    drain_s = int(kserve["FRESHET_DRAIN_S"]) + int(kserve["FRESHET_SHUTDOWN_TIMEOUT_S"])
+    assert service["spec"]["predictor"]["terminationGracePeriodSeconds"] > drain_s
+    unit = UNIT.read_text()
+    asked = [int(value) for value in re.findall(r"FRESHET_(?:DRAIN|SHUTDOWN_TIMEOUT)_S=(\d+)", unit)]
+    assert int(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > sum(asked) > 0
+
+
+def test_what_a_pod_may_not_do_it_is_not_asked_to():
+    # Its user does not own the volume: neither times nor modes of it can be kept.
+    pods = [d["spec"]["template"]["spec"] for d in rendered("full") if d["kind"] in ("Deployment", "StatefulSet")]
+    copies = [container for pod in pods for container in pod["initContainers"]]
+    assert [c["command"] for c in copies] == [["cp", "-R", "/opt/freshet/kernels/.", "/var/cache/freshet/kernels/"]] * 2
+
+
+def test_whatever_is_written_lies_on_a_volume():
+    for document in [*rendered("plain"), *rendered("full")]:
+        if document["kind"] not in ("Deployment", "StatefulSet"):
+            continue
+        spec = document["spec"]["template"]["spec"]
+        for container in spec["containers"]:
+            mounts = [m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")]
+            environment = {e["name"]: e.get("value") or "" for e in container["env"]}
+            written = ("HOME", "NUMBA_CACHE_DIR", "FRESHET_MIRROR", "FRESHET_TRUST_MEMORY")
+            paths = [environment[name] for name in written if name in environment]
+            assert len(paths) >= 2
+            for path in paths:
+                assert any(path == mount or path.startswith(f"{mount}/") for mount in mounts), path
+            if "FRESHET_TRUST" in environment:
+                assert "FRESHET_TRUST_MEMORY" in environment
+
+
+def test_a_mirror_that_is_a_part_of_a_nodes_disk_has_a_bound_below_its_volume():
+    (spec,) = [d["spec"]["template"]["spec"] for d in rendered("plain") if d["kind"] == "Deployment"]
+    environment = {e["name"]: e.get("value") for e in spec["containers"][0]["env"]}
+    (volume,) = [v for v in spec["volumes"] if v["name"] == "mirror"]
+    size = int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) << 30
+    assert 0 < int(environment["FRESHET_MIRROR_BYTES"]) <= 0.7 * size
+
+
+def test_whole_numbers_stay_whole():
+    (spec,) = [d["spec"]["template"]["spec"] for d in rendered("full") if d["kind"] == "Deployment"]
+    environment = {e["name"]: e.get("value") for e in spec["containers"][0]["env"]}
+    assert environment["FRESHET_MAX_BODY_BYTES"] == "134217728"
+    assert environment["FRESHET_MAX_STALENESS_S"] == "30"
+
+
+def test_who_may_scrape_may_reach_the_data_port():
+    (policy,) = [d for d in rendered("full") if d["kind"] == "NetworkPolicy"]
+    names = [peer for rule in policy["spec"]["ingress"] if {"port": "http"} in rule["ports"] for peer in rule["from"]]
+    assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}} in names
+
+
+def test_without_a_token_no_other_pod_reaches_the_admin_port():
+    text = (RENDERED / "plain.yaml").read_text()
+    assert "FRESHET_ADMIN_HOST" not in text
+    assert "name: admin" not in text
+
+
+def test_alerts_and_dashboard_of_the_chart_are_the_ones_that_there_are():
+    by_kind = {(d["kind"], d["metadata"]["name"]): d for d in rendered("full")}
+    alerts = yaml.safe_load((ROOT / "docs" / "reference" / "alerts.yml").read_text())
+    assert by_kind["PrometheusRule", "prod-freshet"]["spec"] == alerts
+    board = json.loads((DEPLOY / "grafana" / "freshet.json").read_text())
+    assert json.loads(by_kind["ConfigMap", "prod-freshet-dashboard"]["data"]["freshet.json"]) == board
+
+
+def test_the_autoscaler_asks_for_the_metric_that_the_adapter_makes():
+    (rule,) = yaml.safe_load((CHART / "files" / "adapter-rule.yaml").read_text())
+    (scaler,) = [d for d in rendered("full") if d["kind"] == "HorizontalPodAutoscaler"]
+    assert scaler["spec"]["metrics"][0]["pods"]["metric"]["name"] == rule["name"]["as"]
+    known = known_metrics()
+    assert set(re.findall(r"freshet_\w+_(?:total|seconds)", rule["metricsQuery"])) - known == set()
+
+
+def test_every_option_that_is_set_is_an_option_of_the_server():
+    known = {f"FRESHET_{field.name.upper()}" for field in dataclasses.fields(ServeConfig)} | OF_PUBLISHERS
+    known |= {"FRESHET_CONFIG"}
+    files = [*CHART.glob("templates/*"), *DEPLOY.glob("*/*.y*ml"), *DEPLOY.glob("helm/rendered/*.yaml"), UNIT]
+    named = {name for file in files for name in re.findall(r"FRESHET_[A-Z_]*[A-Z]\b(?!%)", file.read_text())}
+    assert "FRESHET_REPOSITORY" in named
+    # Of `trust` and the keys: docs/how-to/kubernetes.md.
+    assert named - known - {"FRESHET_KAFKA_PROPERTIES"} <= {"FRESHET_TRUST", "FRESHET_MIRROR_BYTES"}
+
+
+def known_metrics():
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    known = set()
+    for pattern in re.findall(r"`(freshet_[a-z_{},]+)`", page):
+        before, _, rest = pattern.partition("{")
+        middles, _, after = rest.partition("}")
+        known |= {before + middle + after for middle in middles.split(",")} if rest else {pattern}
+    known |= {f"{name}_{part}" for name in list(known) for part in ("bucket", "sum", "count")}
+    return known | {"process_resident_memory_bytes", "process_cpu_seconds_total"}
+
+
+def test_every_metric_of_the_dashboard_is_documented():
+    board = json.loads((DEPLOY / "grafana" / "freshet.json").read_text())
+    queries = [t["expr"] for panel in board["panels"] for t in panel.get("targets", ())]
+    named = {name for query in queries for name in re.findall(r"\b(?:freshet|process)_[a-z_]+", query)}
+    assert len(named) > 20
+    assert named - known_metrics() == set()
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("values", [CHART / "values.yaml", RENDERED / "full-values.yaml"], ids=["plain", "full"])
+def test_values_are_what_their_schema_says(values):
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    jsonschema.validate(yaml.safe_load(values.read_text()), schema, jsonschema.Draft7Validator)
+
+
+def test_a_value_that_nobody_reads_is_refused():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    with pytest.raises(jsonschema.ValidationError, match="replica"):
+        jsonschema.validate({"replica": 3}, schema, jsonschema.Draft7Validator)
+
+
+def test_the_compose_file_is_what_its_specification_says():
+    if not TOOLS.exists():
+        pytest.skip("what checks it is not here: make .venv/.tools")
+    command = [TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_compose_file_mounts_what_there_is_and_opens_loopback_alone():
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    for service in services.values():
+        assert service["image"].partition(":")[0] in IMAGES
+        for volume in service.get("volumes", ()):
+            if volume.startswith("."):
+                assert (COMPOSE.parent / volume.split(":")[0]).exists(), volume
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+
+
+def test_systemd_takes_the_unit():
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not here")
+    done = subprocess.run(["systemd-analyze", "verify", UNIT], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+@pytest.mark.long
+def test_go_renders_what_lies_there(tmp_path):
+    sources = Path("/usr/share/gocode/src")
+    needed = (sources / "github.com/Masterminds/sprig", sources / "sigs.k8s.io/yaml")
+    if shutil.which("go") is None or not all(path.exists() for path in needed):
+        pytest.skip("Debian's golang-go, golang-github-masterminds-sprig-dev, golang-k8s-sigs-yaml-dev are not here")
+    go = os.environ | {"GO111MODULE": "off", "GOPATH": "/usr/share/gocode", "GOCACHE": str(tmp_path / "cache")}
+    source = DEPLOY / "helm" / "render" / "render_chart.go"
+    subprocess.run(["go", "build", "-o", tmp_path / "render", source], env=go, check=True, timeout=300)
+    for name, values in (("plain", ()), ("full", (RENDERED / "full-values.yaml",))):
+        done = subprocess.run([tmp_path / "render", CHART, "prod", *values], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == (RENDERED / f"{name}.yaml").read_text()
+    for values, line in (
+        ("trust: {secret: keys}", "trust: secret and files"),
+        ("trust: {files: [prod.pub]}", "trust: secret and files"),
+        ("mirror: {bytes: 0}", "mirror.bytes"),
+        ("repository: {claim: models}\ntrainer: {enabled: true, config: x}", "trainer: wants a bucket"),
+        ("metrics: {serviceMonitor: true}\nnetworkPolicy: {clients: [{}]}", "networkPolicy.scrapers"),
+    ):
+        (tmp_path / "values.yaml").write_text(values)
+        command = [tmp_path / "render", CHART, "prod", tmp_path / "values.yaml"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (done.returncode != 0, line in done.stderr) == (True, True), done.stderr
