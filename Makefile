@@ -11,6 +11,7 @@ SOAK_ARGS ?=
 FAULTS_ARGS ?=
 SIEGE_ARGS ?=
 ENDINGS_ARGS ?=
+OUTAGE_ARGS ?=
 MUTANTS_ARGS ?=
 FUZZ_ARGS ?=
 CANARY_ARGS ?=
@@ -23,7 +24,7 @@ RELEASE_ARGS ?=
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers canary fuzz faults siege endings mutants stock-clients soak loadtest conformance console-axe console-shots kills release gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers bench-objects canary fuzz faults siege endings outage mutants stock-clients soak loadtest conformance console-axe console-shots deploy-schemas kills release gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -126,6 +127,9 @@ bench-follow: .venv/.dev .venv/.kernels ## served fresh against once a day, by a
 bench-peers: .venv/.dev .venv/.kernels ## against other servers, each in a venv of its own under .peers; PEERS="mosec bentoml"
 	$(BIN)/python -m loadtest.peers $(if $(PEERS),--only "$(PEERS)") $(PEERS_ARGS)
 
+bench-objects: .venv/.dev .venv/.kernels ## published to served through an S3 server, by 2 and 16 replicas; loadtest/results/objects.md
+	$(BIN)/python -m tests.object_race $(BENCH_ARGS)
+
 docs-figures: .venv/.dev ## docs/reference/figures.md from the stored reports
 	$(BIN)/python -m loadtest.reports.figures_page
 
@@ -140,6 +144,9 @@ faults: .venv/.dev .venv/.kernels ## an hour of everything that goes wrong, repl
 
 endings: .venv/.dev .venv/.kernels ## SIGTERM under load, again and again: nobody is reset; loadtest/results/endings.md
 	$(BIN)/python -m tests.endings $(ENDINGS_ARGS)
+
+outage: .venv/.dev .venv/.kernels ## the object store gone for a minute under load; OUTAGE_ARGS="--seconds 10"; loadtest/results/outage.md
+	$(BIN)/python -m tests.outage $(OUTAGE_ARGS)
 
 mutants: .venv/.dev .venv/.kernels ## small changes of the code: does a test notice? MUTANTS_ARGS="--only chain --mutants 12"
 	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
@@ -157,6 +164,8 @@ loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second
 	$(BIN)/python -m loadtest $(LOADTEST_ARGS)
 
 console-axe: build/axe/axe.min.js ## axe-core by npm, for the accessibility tests of the console
+
+deploy-schemas: build/schemas/kserve ## schemas of the Prometheus operator and KServe, for the tests of deploy/
 
 console-shots: .venv/.dev .venv/.kernels ## pictures of every view of the console into docs/how-to/console (needs chromium)
 	$(BIN)/python -m tests.console_shots docs/how-to/console
@@ -195,6 +204,10 @@ constraints: ## constraints.txt and .ci/tools.txt anew: the newest releases that
 build/axe/axe.min.js:
 	npm install --silent --no-save --prefix build/axe axe-core@4.14.1
 	cp build/axe/node_modules/axe-core/axe.min.js $@
+
+build/schemas/kserve: .venv/bin/pip
+	npm install --silent --no-save --ignore-scripts --prefix build/schemas @kubernetes-models/prometheus-operator@6.0.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $@ kserve==0.21.0
 
 clean: ## removes .venv, build and .demo
 	rm -rf .venv build dist *.egg-info .demo

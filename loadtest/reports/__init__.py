@@ -8,6 +8,7 @@ figures_page  docs/reference/figures.md, of all reports
 figure_sources  where it has its figures from
 training_figures  those of training and of lookups
 learning_figures  those of streams, guards, joins and several processes
+store_figures  those of object stores
 """
 
 __all__ = ["charts", "live_page", "report"]

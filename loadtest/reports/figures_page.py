@@ -21,6 +21,7 @@ from loadtest.reports.figure_sources import (
 )
 from loadtest.reports.learning_figures import learning_runs
 from loadtest.reports.report import WAYS, table
+from loadtest.reports.store_figures import store_runs
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "figures.md"
@@ -312,6 +313,29 @@ SECTIONS: tuple[Section, ...] = (
             "by a folder of Parquet files": "folder",
             "by a Redis stream": "redis",
             "by Kafka (librdkafka's mock cluster, a smaller full version)": "kafka",
+        },
+    ),
+    Section(
+        "From published to served through an S3 server (moto) on the same two cores, deltas of 10,000 rows: p50 / p99",
+        store_runs,
+        "objects",
+        "make bench-objects",
+        {
+            "by two replicas": "two replicas",
+            "by sixteen replicas, a mirror each": "16 replicas, a mirror each",
+            "by sixteen replicas of one machine, with one mirror": "16 replicas, one mirror",
+        },
+    ),
+    Section(
+        "The S3 server gone for a minute under load: requests that failed, of all; fresh after its return",
+        store_runs,
+        "outage",
+        "make outage",
+        {
+            "failed, its port refusing": "failed, refuses",
+            "failed, never answered": "failed, never answers",
+            "fresh after it had refused": "fresh, refuses",
+            "fresh after it had never answered": "fresh, never answers",
         },
     ),
     Section(
