@@ -12,7 +12,9 @@ again before it publishes one, it looks at the records.
 So trainer and head hold the same at the start of every chunk.
 
 The increment of a generation is saved before the generation is published, with the digest that it will have: after a
-kill between the two it is published by the next run, to the byte, or, where somebody else was faster, upon theirs.
+kill between the two it is published by the next run, to the byte, or, where somebody else was faster, upon theirs. A
+step that the repository keeps from being made, as it cannot be reached, is made again as it was: nothing is learned
+meanwhile.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, BinaryIO, cast
+from functools import partial
+from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 
@@ -33,7 +37,7 @@ from processor.chain.chain_record import MAX_REASON, delta_digest
 from processor.chain.contents import Contents
 from processor.chain.history import History, Link
 from processor.chain.ledger import Ledger
-from processor.errors import Conflict, Diverged, FreshetError
+from processor.errors import Conflict, Diverged, FreshetError, NotReady
 from processor.generation import UNDO_DEPTH, Generation
 from processor.package.delta import Delta, TableDelta, stream_delta
 from processor.package.version import VersionReader
@@ -42,6 +46,24 @@ from processor.tables.folding import fold
 GUARDED = "window: "
 """How the reason of a hold begins that is the guard's of a trainer."""
 NOTHING_REMOVED = np.empty(0, np.int64)
+
+
+T = TypeVar("T")
+Wait = Callable[[NotReady], None]
+
+
+def raise_it(error: NotReady) -> None:
+    """Waits for nothing."""
+    raise error
+
+
+def reached(act: Callable[[], T], wait: Wait) -> T:
+    """What act() gives, asked for again for as long as it raises NotReady and wait() returns."""
+    while True:
+        try:
+            return act()
+        except NotReady as error:
+            wait(error)
 
 
 class Lineage:
@@ -56,16 +78,18 @@ class Lineage:
         report: Reporter,
         replay: bool = False,
         snapshot_after: int = 0,
+        wait: Wait = raise_it,
     ) -> None:
         """version: as it was published. replay: learn undone rows again, instead of skipping them.
 
-        snapshot_after: after so many deltas the chain is folded into a snapshot; 0: never. Raises Diverged where the
-        records are no chain.
+        snapshot_after: after so many deltas the chain is folded into a snapshot; 0: never. wait: waits for a repository
+        that cannot be reached, or raises why. Raises Diverged where the records are no chain.
         """
+        self._wait = wait
         self._version, self._trainer, self._checkpoints = version, trainer, checkpoints
         self._state, self._report = state, report
         self._replay, self._snapshot_after = replay, snapshot_after
-        self._ledger = Ledger.of(version, whole=True)
+        self._ledger = reached(lambda: Ledger.of(version, whole=True), wait)
         self._at = self.history.on_line(0) or self.history.head
         self._dense = trainer.dense.weights()
         self._unfolded = self._count_unfolded()
@@ -94,7 +118,7 @@ class Lineage:
 
     def follow(self) -> bool:
         """Looks at the records. True: the weights went back, and reading has to begin anew at the state's position."""
-        self._ledger.look()
+        reached(self._ledger.look, self._wait)
         if not self._on_line(self._at):
             self._go_back()
             return True
@@ -117,7 +141,7 @@ class Lineage:
                 raise
             except Conflict:
                 # Somebody else was faster: their record says what to do.
-                self._ledger.look()
+                reached(self._ledger.look, self._wait)
                 if self.history.number == records:
                     raise
                 continue
@@ -140,7 +164,7 @@ class Lineage:
         """Sets a gate behind the head, unless there is one; whether it was set."""
         with suppress(Conflict):
             if self.history.gate is None:
-                self._ledger.hold(f"{GUARDED}{reason}"[:MAX_REASON])
+                reached(lambda: self._ledger.hold(f"{GUARDED}{reason}"[:MAX_REASON]), self._wait)
                 return True
         return False
 
@@ -148,7 +172,7 @@ class Lineage:
         """Lifts a gate of this run's guard; whether there was one."""
         with suppress(Conflict):
             if self.held:
-                self._ledger.release("windows are in line again")
+                reached(lambda: self._ledger.release("windows are in line again"), self._wait)
                 return True
         return False
 
@@ -168,9 +192,14 @@ class Lineage:
         if digest != state.digest:
             state.step, state.digest, state.parent = delta.step, digest, head.digest
             self._checkpoints.save_changes(self._trainer, state, changes)
-        self._at = self._ledger.publish(delta)
+        self._at = reached(lambda: self._published(delta, digest), self._wait)
         clear_changed(self._trainer)
         self._dense |= delta.dense
+
+    def _published(self, delta: Delta, digest: str) -> Link:
+        # An earlier try may have come through although its answer did not.
+        self._ledger.look()
+        return self.history.links.get(digest) or self._ledger.publish(delta)
 
     def _delta(self, changes: dict[str, Changes], head: Link, step: int) -> Delta:
         state, dense = self._state, self._trainer.dense.weights()
@@ -235,7 +264,7 @@ class Lineage:
             links.append(link)
         try:
             for link in reversed(links):
-                self._overwrite(self._ledger.read_delta(link))
+                self._overwrite(reached(partial(self._ledger.read_delta, link), self._wait))
         except Diverged:
             self._rebuild(head)
         self._at = head
@@ -251,7 +280,7 @@ class Lineage:
         self._dense |= {name: array for name, array in delta.dense.items() if name in self._dense}
 
     def _rebuild(self, link: Link) -> None:
-        rebuild(self._trainer, Contents(self._version, self._ledger, link))
+        reached(lambda: rebuild(self._trainer, Contents(self._version, self._ledger, link)), self._wait)
         self._at, self._dense = link, self._trainer.dense.weights()
 
     def _become(self, state: RunState) -> None:

@@ -47,7 +47,7 @@ from models.training.delta_rules import DeltaRules
 from models.training.early_stopping import EarlyStopping
 from models.training.fingerprint import fingerprint, settings
 from models.training.full_versions import PRACTICE_ROWS, FullVersions
-from models.training.lineage import Lineage, rebuild
+from models.training.lineage import Lineage, reached, rebuild
 from models.training.spec import draft, measure_log_odds
 from models.training.stream_guard import StreamGuard
 from models.training.stream_quality import StreamQuality, metrics_line
@@ -56,14 +56,14 @@ from models.training.trainer import BoundBatch, Trainer
 from models.training.whole_config import begun, continued, scaling_of
 from processor.chain.contents import Contents
 from processor.cores import available
-from processor.errors import BadInput
+from processor.errors import BadInput, NotReady
 from processor.generation import Generation
 from processor.mirror.object_store import is_address
 
 Given = TypeVar("Given", Batch, Batch | None)
 
 CHECKPOINT_SECONDS = 30.0
-LOOK_S, NEWS_S = 0.5, 10.0
+LOOK_S, NEWS_S, REACH_S, TOLD_S = 0.5, 10.0, 1.0, 60.0
 SAMPLED_BATCHES, SAMPLED_SHARE = 200, 5
 """So many batches are scored by the version as published too; of a stream without an end one in so many."""
 
@@ -111,6 +111,8 @@ class TrainingRun:
         self._endless = self._followed is not None and self._followed.endless
         self._report = reporter or Quiet()
         self._unix_s, self._stopped, self._told_s = unix_s, threading.Event(), 0.0
+        # When the repository was last waited for.
+        self._waited_s = 0.0
         self._checkpoints = Checkpoints(folder)
         if self._endless and not self._checkpoints.newest():
             self._await_rows(1)
@@ -495,12 +497,27 @@ class TrainingRun:
 
     def _publish_version(self) -> None:
         state = self.state
-        generation = self._versions.publish(self.trainer, state)
+        before_s = self._waited_s
+        generation = reached(lambda: self._made_version(again=self._waited_s != before_s), self._wait)
         self._versions.remove_old(state.version)
         state.event_time, state.events = None, 0
         self._lineage = None
         self._counted = replace(self._counted, published_at=self.state.finished_at, versions=self._counted.versions + 1)
         self.journal.published(str(generation))
+
+    def _made_version(self, again: bool) -> Generation:
+        # An earlier try may have come through although its answer did not.
+        if again and self.state.version in self._versions.numbers():
+            return Generation(self.state.version, 0)
+        return self._versions.publish(self.trainer, self.state)
+
+    def _wait(self, error: NotReady) -> None:
+        """For a repository that cannot be reached: a run without an end waits for it, until it is told to stop."""
+        if not (self._endless and is_address(self.config.publish.repository)) or self._stopped.wait(REACH_S):
+            raise error
+        if time.monotonic() - self._waited_s > TOLD_S:
+            self._report.note(f"{error}; waits for it")
+        self._waited_s = time.monotonic()
 
     def _publish_delta(self, lineage: Lineage) -> Generation | None:
         """Publishes what has changed, behind a gate where the window is out of line; None where the weights had to go
@@ -543,6 +560,7 @@ class TrainingRun:
                 self._report,
                 self._begun.replay,
                 self.config.publish.snapshot_after,
+                self._wait,
             )
         return self._lineage
 

@@ -144,3 +144,30 @@ delta_rows = 200
             digests.add(served(server, "ctr")["digest"])
             assert json.loads(server.get("/v1/models/ctr")[2])
     assert len(digests) == 1
+
+
+@pytest.mark.tensorflow
+def test_a_trainer_without_an_end_waits_for_its_store_and_learns_every_event_once(store, env, tmp_path, monkeypatch):
+    pytest.importorskip("tensorflow", reason="training needs the train extra")
+    from tests.e2e.following import FolderEvents, FollowingTrainer, learned, sent
+
+    monkeypatch.setenv("FRESHET_MIRROR", env["FRESHET_MIRROR"])
+    events = FolderEvents(tmp_path / "clicks")
+    events.send(600)
+    own = {"repository": store.address("followed"), "trainer_folder": str(tmp_path / "repository")}
+    trainer = FollowingTrainer(tmp_path, events.path, delta_seconds=0.2, **own)
+    trainer.start()
+    try:
+        until(lambda: trainer.metrics().get("freshet_train_version") == 1)
+        events.send(100)
+        until(lambda: trainer.metrics().get("freshet_train_position") == events.count)
+        store.refuse()
+        events.send(300)
+        until(lambda: trainer.alive() and "waits for it" in trainer.log.read_text())
+        store.serve()
+        events.send(100)
+        until(lambda: trainer.metrics().get("freshet_train_position") == events.count)
+        assert trainer.end() == 0, trainer.log.read_text()[-3000:]
+        assert learned(trainer.checkpoints) == sent(events.count)
+    finally:
+        trainer.close()

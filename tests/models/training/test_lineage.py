@@ -403,3 +403,44 @@ def test_whatever_is_published_and_rolled_back_the_trainer_holds_the_head(
     generation = next(stream)
     assert_at_head(run)
     assert generation == Generation(1, chain(repository).history.top)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_repository_that_is_away_is_waited_for_and_nothing_is_published_twice(tmp_path, monkeypatch, lost):
+    run, stream, _ = start(tmp_path)
+    advance(stream, 1)
+    lineage, waited = run._open_chain(), []
+    ledger, publish, look = lineage._ledger, lineage._ledger.publish, lineage._ledger.look
+    outage = [3]
+
+    def away(act, *arguments):
+        if outage[0]:
+            outage[0] -= 1
+            if lost and act is publish:
+                # The record is there, and its answer is not.
+                act(*arguments)
+            raise NotReady("repository: the object store cannot be reached: no answer in time")
+        return act(*arguments)
+
+    monkeypatch.setattr(lineage, "_wait", waited.append)
+    monkeypatch.setattr(ledger, "publish", lambda delta: away(publish, delta))
+    if not lost:
+        monkeypatch.setattr(ledger, "look", lambda: away(look))
+    else:
+        outage[0] = 1
+    assert advance(stream, 2) == ["1.2", "1.3"]
+    assert len(waited) == (1 if lost else 3)
+    assert (chain(tmp_path).history.number, chain(tmp_path).history.top) == (3, 3)
+    assert_at_head(run)
+
+
+def test_a_run_that_ends_with_its_data_says_that_the_repository_is_away(tmp_path, monkeypatch):
+    run, stream, _ = start(tmp_path)
+    advance(stream, 1)
+
+    def away():
+        raise NotReady("repository: the object store cannot be reached: no connection")
+
+    monkeypatch.setattr(run._open_chain()._ledger, "look", away)
+    with pytest.raises(NotReady, match="no connection"):
+        advance(stream, 1)
