@@ -16,6 +16,7 @@ from compiler.progress import Reporter
 from models.config.train_config import TrainConfig
 from models.data.source import Source
 from models.training.checkpoint import RunState
+from models.training.lineage import Wait, raise_it, reached
 from models.training.old_versions import NOTE, removable, remove_version
 from models.training.publication import publish_version
 from models.training.trainer import Trainer
@@ -34,19 +35,20 @@ PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
 class FullVersions:
     """Of one model in one repository."""
 
-    def __init__(self, config: TrainConfig, source: Source, report: Reporter) -> None:
-        """config: filled in."""
+    def __init__(self, config: TrainConfig, source: Source, report: Reporter, wait: Wait = raise_it) -> None:
+        """config: filled in. wait: see models.training.lineage."""
+        self._wait = wait
         self._config, self._source, self._report = config, source, report
         self._repository = open_repository(config.publish.repository).with_keys(Keyring.of_writer(config.publish.key))
 
     def numbers(self) -> list[int]:
-        return self._repository.versions(self._config.model.name)
+        return reached(lambda: self._repository.versions(self._config.model.name), self._wait)
 
     def next_number(self) -> int:
         return max(self.numbers(), default=0) + 1
 
     def published(self, number: int) -> VersionReader:
-        return self._repository.version(self._config.model.name, number)
+        return reached(lambda: self._repository.version(self._config.model.name, number), self._wait)
 
     def newest(self) -> Contents | None:
         """What the newest version holds; None where there is no version."""

@@ -56,7 +56,7 @@ from models.training.trainer import BoundBatch, Trainer
 from models.training.whole_config import begun, continued, scaling_of
 from processor.chain.contents import Contents
 from processor.cores import available
-from processor.errors import BadInput, NotReady
+from processor.errors import BadInput, Conflict, NotReady
 from processor.generation import Generation
 from processor.mirror.object_store import is_address
 
@@ -116,7 +116,7 @@ class TrainingRun:
         self._checkpoints = Checkpoints(folder)
         if self._endless and not self._checkpoints.newest():
             self._await_rows(1)
-        self._versions = FullVersions(config, self.source, self._report)
+        self._versions = FullVersions(config, self.source, self._report, self._wait)
         saved = None if self._begun.from_scratch else self._checkpoints.newest()
         old = (
             self._versions.newest() if self._begun.new_version and not self._begun.from_scratch and not saved else None
@@ -128,7 +128,7 @@ class TrainingRun:
         else:
             self.config = config = begun(config, self.source, version, rows, self._report.note)
         scaling = saved.scaling if saved else scaling_of(config, self.source, version)
-        self._versions = FullVersions(config, self.source, self._report)
+        self._versions = FullVersions(config, self.source, self._report, self._wait)
         drafted = draft(config, scaling)
         self.trainer = (make_trainer or Trainer)(
             drafted, config.train, config.network, config.fusion, config.tables, folder
@@ -507,8 +507,11 @@ class TrainingRun:
 
     def _made_version(self, again: bool) -> Generation:
         # An earlier try may have come through although its answer did not.
-        if again and self.state.version in self._versions.numbers():
-            return Generation(self.state.version, 0)
+        number = self.state.version
+        if again and number in self._versions.numbers():
+            if self._versions.published(number).root_manifest.created_at != self.state.finished_at:
+                raise Conflict(f"version {number} was published by somebody else meanwhile")
+            return Generation(number, 0)
         return self._versions.publish(self.trainer, self.state)
 
     def _wait(self, error: NotReady) -> None:

@@ -23,7 +23,7 @@ from processor.package.repository import VERSION
 from processor.package.version import DELTAS, MANIFEST
 
 KEPT_DELTAS = 64
-LEFT_S = 3600.0
+LEFT_S = 6 * 3600.0
 """What nobody has written to for so long is nobody's."""
 
 

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from processor.chain.chain_record import CHAIN
-from processor.errors import Corrupt, FreshetError, NotReady, shortage
+from processor.errors import BadInput, Corrupt, FreshetError, NotReady, shortage
 from processor.mirror.counted_store import CountedStore
 from processor.mirror.eviction import evict, total_nbytes
 from processor.mirror.mirrored_place import MirroredPlace
@@ -56,8 +56,9 @@ log = logging.getLogger("freshet.mirror")
 
 HINT = ".hint"
 BEAT_S, CHECK_S, EVICT_S, LIST_S = 0.25, 1.0, 10.0, 30.0
-FOLLOWED_S = 60.0
-"""A version is followed for so long after somebody has last looked at its chain."""
+FOLLOWED_S, KEPT_S = 60.0, 2 * 3600.0
+"""A version is followed for so long after somebody has last looked at its chain, and its files are kept for so long
+after they were last needed, unless somebody says sooner that they are not."""
 MAX_HINT_NBYTES = 1 << 10
 ROOM_NBYTES = 256 << 20
 """Of the disk, to be free for what comes."""
@@ -96,6 +97,8 @@ class Mirror:
         self._told_of: set[str] = set()
         self._wrong: dict[str, str] = {}
         self._seen_s, self._out = now_s(), False
+        # What one version could not be asked for, although the store answers.
+        self._late: NotReady | None = None
         self._listed_s = self._checked_s = self._tidied_s = -1e9
         self._rest_s = EVICT_S
         self._stop = threading.Event()
@@ -106,7 +109,9 @@ class Mirror:
         with self._making:
             place = self._places.get((model, number))
             if place is None:
-                place = MirroredPlace(self.store, self.root, model, number, self.tell, self._now_s, self.serving)
+                place = MirroredPlace(
+                    self.store, self.root, model, number, self.tell, self.wrote, self._now_s, self.serving
+                )
                 self._places[model, number] = place
             return place
 
@@ -119,6 +124,19 @@ class Mirror:
         with contextlib.suppress(FreshetError):
             self.store.put(HINT, secrets.token_hex(16).encode())
 
+    def wrote(self) -> None:
+        """Makes room, now and then, where no thread does: a trainer's mirror grows too."""
+        now_s = self._now_s()
+        if self.following or now_s - self._tidied_s < self._rest_s:
+            return
+        with self._making:
+            places = list(self._places.values())
+        for place in places:
+            if place.leased and now_s - place.used_s > FOLLOWED_S:
+                place.release()
+        with contextlib.suppress(OSError):
+            self._tidy_timed(now_s)
+
     # Versions that are about to be loaded.
 
     def prepare(self, model: str, number: int) -> None:
@@ -129,6 +147,7 @@ class Mirror:
         with ours(place.key):
             place.prepare(self.keyring)
         place.asked_s = self._now_s()
+        place.lease()
         place.followed = self.following
 
     def ready(self, model: str, number: int) -> bool:
@@ -153,8 +172,13 @@ class Mirror:
     def list_models(self) -> None:
         """Has a folder for each model, and for no other; see list_versions()."""
         found = [folder.name for folder in self.root.iterdir() if folder.is_dir()]
-        with self._told(HINT):
+        try:
             found = self.store.folders("")
+        except BadInput as error:
+            # A bucket that is not there, or names that no listing can hold.
+            if not found:
+                raise
+            self._tell_wrong(HINT, str(error))
         names = [name for name in found if NAME.fullmatch(name) and not name.startswith(".")]
         wanted = [name for name in names if not self._wanted or name in self._wanted]
         with ThreadPoolExecutor(AT_ONCE, "freshet-mirror") as pool:
@@ -183,7 +207,7 @@ class Mirror:
             self._alone(f"{model}/{name}", partial(self.bring_kept, f"{model}/{name}"))
 
     def _show(self, place: MirroredPlace) -> None:
-        if not (place.folder / MANIFEST).exists() and not place.bring_manifest():
+        if not place.followed and not place.bring_manifest():
             self._tell_of(place)
 
     def bring_kept(self, name: str) -> None:
@@ -202,6 +226,7 @@ class Mirror:
             if self.store.head(f"{place.key}/{MANIFEST}") is None:
                 place.followed = False
                 place.wipe()
+                place.ended = True
 
     def _tell_of(self, place: MirroredPlace) -> None:
         if place.key not in self._told_of and self.store.head(f"{place.key}/{SAVED_MODEL}") is not None:
@@ -233,32 +258,35 @@ class Mirror:
         """Asks once for what is new; does not raise."""
         now_s = self._now_s()
         try:
-            self._look(now_s)
+            all_seen = self._look(now_s)
         except NotReady as error:
             if not self._out:
                 self._out = True
                 log.warning("%s; what is served stays", error)
             return
         except FreshetError as error:
-            log.error("mirror: %s", error)
+            self._tell_wrong("mirror", str(error))
             return
         except Exception:
             log.exception("the mirror could not be kept")
             return
-        self._seen_s = now_s
+        self._wrong.pop("mirror", None)
+        if all_seen:
+            self._seen_s = now_s
         if self._out:
             self._out = False
             log.warning("repository: the object store answers again")
 
-    def _look(self, now_s: float) -> None:
+    def _look(self, now_s: float) -> bool:
+        """Whether all that is new was seen."""
+        self._late = None
         followed = self._followed(now_s)
         if now_s - self._tidied_s >= self._rest_s:
             # Before what may fail for want of room.
-            begun_s = time.monotonic()
-            self.tidy()
-            self._tidied_s, self._rest_s = now_s, max(EVICT_S, TIDY_REST * (time.monotonic() - begun_s))
+            self._tidy_timed(now_s)
         for place in followed:
             self._alone(place.key, partial(place.advance, self.keyring))
+        behind = any(place.behind for place in followed)
         hint = self._hint()
         fresh = hint is not None and not hint.unchanged
         if fresh or now_s - self._listed_s >= LIST_S:
@@ -274,6 +302,9 @@ class Mirror:
                 if not self.keyring.trusts:
                     self._alone(f"{place.key}/{DELTAS}", place.look_at_next_dropped)
                 self._alone(f"{place.key}/{CHAIN}", place.patrol)
+        if self._late is not None:
+            raise self._late
+        return not behind
 
     def _alone(self, name: str, act: Callable[[], object]) -> None:
         with self._told(name):
@@ -285,14 +316,27 @@ class Mirror:
         try:
             yield
             self._wrong.pop(name, None)
-        except NotReady:
-            raise
+        except NotReady as error:
+            if not self._answers():
+                raise
+            self._late = error
+            self._tell_wrong(name, str(error))
         except Exception as error:
             known = str(error) if isinstance(error, FreshetError) else getattr(error, "strerror", "")
-            why = known or type(error).__name__
-            if self._wrong.get(name) != why:
-                self._wrong[name] = why
-                log.error("%s: cannot be followed: %s", name, why, exc_info=not known)
+            self._tell_wrong(name, known or type(error).__name__, traceback=not known)
+
+    def _tell_wrong(self, name: str, why: str, traceback: bool = False) -> None:
+        if self._wrong.get(name) != why:
+            self._wrong[name] = why
+            log.error("%s: cannot be followed: %s", name, why, exc_info=traceback)
+
+    def _answers(self) -> bool:
+        """Whether the store does, for what everybody needs."""
+        try:
+            self.store.head(HINT)
+        except NotReady:
+            return False
+        return True
 
     def _hint(self) -> Found | None:
         with contextlib.suppress(Corrupt):
@@ -307,14 +351,20 @@ class Mirror:
             asked = now_s - place.asked_s <= FOLLOWED_S
             if place.followed and not asked:
                 place.followed = False
-                place.release()
             elif asked and not place.followed and place.known >= 0:
                 # A look at it has taken its time: a version that loads is asked for nothing meanwhile.
                 place.lease()
                 place.followed = True
             if place.followed:
                 followed.append(place)
+            elif place.leased and now_s - place.used_s > KEPT_S:
+                place.release()
         return followed
+
+    def _tidy_timed(self, now_s: float) -> None:
+        begun_s = time.monotonic()
+        self.tidy()
+        self._tidied_s, self._rest_s = now_s, max(EVICT_S, TIDY_REST * (time.monotonic() - begun_s))
 
     def tidy(self) -> None:
         """Removes what nothing needs, where the mirror takes more than it may, or its disk has no room."""
@@ -343,7 +393,11 @@ def ours(what: str) -> Iterator[None]:
         if error.errno in NO_FOLDER:
             raise Corrupt("manifest: names files that no folder can hold") from None
         raise shortage(error) or NotReady(f"mirror: cannot be written: {error.strerror}") from None
-    except Exception:
+    except Exception as error:
+        if (short := shortage(error)) is not None:
+            raise short from None
+        if isinstance(error, RuntimeError) and "new thread" in str(error):
+            raise NotReady("there are not enough threads for it") from None
         log.exception("%s: could not be brought", what)
         raise Corrupt("version: could not be brought; the server's log says why") from None
 

@@ -37,7 +37,7 @@ from processor.errors import BadInput, Conflict, Corrupt, Diverged, NotReady
 from processor.mirror.counted_store import CountedStore
 from processor.mirror.version_claim import claimed
 from processor.mirror.version_copy import AT_ONCE, KnownFiles, VersionCopy
-from processor.package.atomic import atomic_file, hidden_beside
+from processor.package.atomic import hidden_beside
 from processor.package.delta import MAX_DELTA_NBYTES
 from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.manifest import MAX_MANIFEST_NBYTES, Manifest
@@ -60,13 +60,14 @@ class MirroredPlace:
         model: str,
         number: int,
         told: Callable[[], None],
+        wrote: Callable[[], None],
         now_s: Callable[[], float],
         lenient: bool,
     ) -> None:
-        """told: called when something was written that others find by its name only. lenient: where the store cannot be
-        reached, what lies in the folder counts."""
+        """told: called when something was written that others find by its name only; wrote: when anything was.
+        lenient: where the store cannot be reached, what lies in the folder counts."""
         self.folder, self.key = root / model / str(number), f"{model}/{number}"
-        self._store, self._told, self._now_s, self._lenient = store, told, now_s, lenient
+        self._store, self._told, self._wrote, self._now_s, self._lenient = store, told, wrote, now_s, lenient
         self._here, self._copy = FolderPlace(self.folder), VersionCopy(store, self.folder, self.key)
         self._naming = threading.RLock()
         # Whether somebody looks all the time; the newest record that is known; when somebody asked for one.
@@ -79,11 +80,16 @@ class MirroredPlace:
         # A version of another root has come in the place of the one that is followed.
         self._replaced = False
         self._lease: int | None = None
+        self._leasing = threading.Lock()
+        # When its files were last needed; whether the store has said that there is no such version any more.
+        self.used_s, self.ended = now_s(), False
 
     # What a VersionPlace has.
 
     def look_for(self, name: str) -> None:
-        self.asked_s = self._now_s()
+        self.asked_s = self.used_s = self._now_s()
+        if self.ended:
+            return
         with self._naming:
             # A file is named before its record is: who has seen the file finds the record too.
             if (self.folder / name).exists():
@@ -101,6 +107,7 @@ class MirroredPlace:
                 raise
 
     def bring(self, name: str, nbytes: int) -> None:
+        self.used_s = self._now_s()
         path = self.folder / name
         try:
             if path.stat().st_size == nbytes:
@@ -132,7 +139,13 @@ class MirroredPlace:
 
     def gone(self, name: str) -> bool:
         number = _number(name)
-        return name in self._gone or (self._at_end and number is not None and number > self.known)
+        if name in self._gone or number is None or number <= self.known or not self._at_end:
+            return name in self._gone
+        try:
+            # That it had none when it was last asked does not say that it has none now.
+            return not self._there(name)
+        except NotReady:
+            return False
 
     def create(self, name: str, data: bytes) -> None:
         if not self._store.create(self._key(name), data):
@@ -143,6 +156,7 @@ class MirroredPlace:
         with self._naming:
             self._copy.put(name, data)
             self.known = max(self.known, _number(name) or 0)
+        self._wrote()
 
     def give(self, aside: Path, name: str) -> None:
         if not self._store.create(self._key(name), aside):
@@ -176,7 +190,7 @@ class MirroredPlace:
         data = (built / MANIFEST).read_bytes()
         if self._there(MANIFEST):
             raise taken
-        with claimed(self._store, self.key, self.folder) as claim:
+        with claimed(self._store, self.key, self.folder, built) as claim:
             if self._there(MANIFEST):
                 claim.drop()
                 raise taken
@@ -190,8 +204,9 @@ class MirroredPlace:
                 if found is None or found.data != data:
                     raise taken
             self._move_in(built, data)
-            self.known, self._at_end = 0, True
+            self.known, self._at_end, self.ended = 0, True, False
             self._told()
+        self._wrote()
 
     def _move_in(self, built: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
@@ -215,17 +230,23 @@ class MirroredPlace:
 
     def lease(self) -> None:
         """Keeps the folder's files, for as long as the process lives or until release()."""
-        if self._lease is not None and os.fstat(self._lease).st_nlink == 0:
-            # Another process has wiped the folder, and this with it.
-            self.release()
-        if self._lease is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lease = os.open(self.folder / LEASE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-            fcntl.flock(self._lease, fcntl.LOCK_SH)
-        os.utime(self._lease)  # when it was needed last, for eviction
+        self.used_s = self._now_s()
+        with self._leasing:
+            if self._lease is not None and os.fstat(self._lease).st_nlink == 0:
+                # Another process has wiped the folder, and this with it.
+                self._release()
+            if self._lease is None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._lease = os.open(self.folder / LEASE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+                fcntl.flock(self._lease, fcntl.LOCK_SH)
+            os.utime(self._lease)  # when it was needed last, for eviction
 
     def release(self) -> None:
         """The process needs the folder's files no longer."""
+        with self._leasing:
+            self._release()
+
+    def _release(self) -> None:
         fd, self._lease = self._lease, None
         if fd is not None:
             os.utime(fd)
@@ -239,6 +260,7 @@ class MirroredPlace:
         """Removes the folder, whole: what lies there is of another version of its number, or the version has gone."""
         self.release()
         self.known, self._at_end, self._replaced = -1, False, False
+        self._gone.clear()
         self._etags.clear()
         self._known_files.clear()
         hidden = hidden_beside(self.folder)
@@ -249,34 +271,37 @@ class MirroredPlace:
     def bring_manifest(self) -> bool:
         """Has the manifest be the store's; False where there is none. A version that is another one than what lies here
         begins anew, unless it is followed: then only what it is has changed."""
-        found = self._store.get(self._key(MANIFEST), MAX_MANIFEST_NBYTES)
+        path = self.folder / MANIFEST
+        found = self._store.get(self._key(MANIFEST), MAX_MANIFEST_NBYTES, self._known_files.etag(path))
         if found is None:
             return False
-        path = self.folder / MANIFEST
+        self.ended = False
+        if found.unchanged:
+            return True
         try:
             here = path.read_bytes()
         except OSError:
             here = b""
-        if here == found.data:
-            return True
-        if here and _root(here) != _root(found.data):
+        if here and here != found.data and _root(here) != _root(found.data):
             if self.followed:
                 self._replaced = True
             else:
                 self.wipe()
         self.folder.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as file:
-            file.write(found.data)
+        self._known_files.put(path, found)
         return True
 
-    def catch_up(self) -> None:
-        """Has the manifest and the records since the newest snapshot be the store's, whatever lies here."""
+    def catch_up(self, keyring: Keyring = NO_KEYS) -> None:
+        """Has the manifest and the records since the newest snapshot be the store's, whatever lies here. keyring: whom
+        the manifest has to be signed by before anything else is brought."""
         try:
             if self._replaced:
                 self.wipe()
             if not self.bring_manifest():
                 self.wipe()
                 return
+            if keyring.trusts:
+                VersionReader(self.folder, place=self, keyring=keyring)
             self.lease()
             number = self.newest(record_name)
             if number:
@@ -289,9 +314,8 @@ class MirroredPlace:
             self.known = max(self.known, self._newest_here(record_name))
 
     def prepare(self, keyring: Keyring = NO_KEYS) -> None:
-        """Has all that it takes to load the version lie in the folder. keyring: whom its manifest has to be signed by
-        before anything else is brought."""
-        self.catch_up()
+        """Has all that it takes to load the version lie in the folder. keyring: see catch_up()."""
+        self.catch_up(keyring)
         version = VersionReader(self.folder, place=self, keyring=keyring)
         ledger = Ledger(version)
         with contextlib.suppress(Diverged):
@@ -305,6 +329,15 @@ class MirroredPlace:
             wanted += [pool.submit(ledger.bring_delta, link) for link in ledger.history.line() if link.step > since]
             for one in wanted:
                 one.result()
+        for name in files.manifest.files:
+            if not (self.folder / files._where(name)).exists():
+                # Somebody copies it into the store, and the manifest was first.
+                raise NotReady(f"{name}: is not in the object store")
+
+    @property
+    def behind(self) -> bool:
+        """Whether the store may have records that have not been taken."""
+        return self.known >= 0 and not self._at_end
 
     def advance(self, keyring: Keyring = NO_KEYS) -> None:
         """Takes the records that have come, WALKED at once, each with its file before it, unless none of the keyring's
@@ -323,7 +356,8 @@ class MirroredPlace:
                 self._bring_file_of(ChainRecord.from_bytes(found.data, number), keyring)
             with self._naming:
                 self._copy.put(name, found.data)
-                self.known = number
+                self.known = max(self.known, number)
+        self._at_end = False
 
     def _bring_file_of(self, record: ChainRecord, keyring: Keyring) -> None:
         path = self.folder / record.file
@@ -331,7 +365,11 @@ class MirroredPlace:
             return
         if keyring.trusts:
             version = VersionReader(self.folder, place=self, keyring=keyring)
-            TrustedRecords(version, root_hash(version.root_manifest)).check(record, record.to_bytes())
+            try:
+                TrustedRecords(version, root_hash(version.root_manifest)).check(record, record.to_bytes())
+            except NotReady:
+                # The manifest vouches for it by a later one, which comes after it: who reads brings the file.
+                return
         aside = self._copy.aside(record.file, min(record.nbytes, MAX_DELTA_NBYTES))
         if aside is not None:
             # Who has seen the file finds the record too: look_for().

@@ -33,7 +33,7 @@ class MirroredRepository(Repository):
     def reader(self, model: str, number: int) -> VersionReader:
         place = self.mirror.place(model, number)
         if not place.followed:
-            place.catch_up()
+            place.catch_up(self.keyring)
         return VersionReader(self.folder(model, number), place=place, keyring=self.keyring)
 
     def place(self, model: str, number: int) -> MirroredPlace:
@@ -48,6 +48,9 @@ class MirroredRepository(Repository):
 
     def prepare(self, model: str, number: int) -> None:
         self.mirror.prepare(model, number)
+
+    def release(self, model: str, number: int) -> None:
+        self.mirror.place(model, number).release()
 
     def seen_s(self) -> float:
         return self.mirror.seen_s()

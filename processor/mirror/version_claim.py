@@ -78,9 +78,9 @@ class VersionClaim:
 
 
 @contextmanager
-def claimed(store: CountedStore, key: str, folder: Path) -> Iterator[VersionClaim]:
+def claimed(store: CountedStore, key: str, folder: Path, built: Path) -> Iterator[VersionClaim]:
     """Holds the claim to the version whose folder this is to be, and gives it back. key: of the version's objects.
-    Raises Conflict where another writer is at work."""
+    built: where its files lie meanwhile. Raises Conflict where another writer is at work."""
     busy = Conflict(f"version {folder.name} of {folder.parent.name!r} is being published by another")
     token = folder.with_name(f".{folder.name}.claim")
     token.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def claimed(store: CountedStore, key: str, folder: Path) -> Iterator[VersionClai
         claim = VersionClaim(store, f"{key}/{CLAIM}", mine.decode(errors="replace"), busy)
         claim.take()
         ended = threading.Event()
-        renewing = threading.Thread(target=_renew, args=(claim, ended), name="freshet-claim", daemon=True)
+        renewing = threading.Thread(target=_renew, args=(claim, ended, built), name="freshet-claim", daemon=True)
         renewing.start()
         try:
             yield claim
@@ -108,7 +108,9 @@ def claimed(store: CountedStore, key: str, folder: Path) -> Iterator[VersionClai
         os.close(fd)
 
 
-def _renew(claim: VersionClaim, ended: threading.Event) -> None:
+def _renew(claim: VersionClaim, ended: threading.Event, built: Path) -> None:
     while not ended.wait(RENEW_S):
-        with contextlib.suppress(FreshetError):
+        with contextlib.suppress(FreshetError, OSError):
             claim.renew()
+            # What nobody has written to for long is evicted (processor.mirror.eviction).
+            os.utime(built)

@@ -149,6 +149,9 @@ class Repository:
     def prepare(self, model: str, number: int) -> None:
         """Has all that it takes to load a version be here; raises why it cannot be had."""
 
+    def release(self, model: str, number: int) -> None:
+        """A version is not served any longer: nobody here needs its files."""
+
     def seen_s(self) -> float:
         """Seconds since it could last be asked what is new: 0.0 for a folder that is there."""
         now_s = time.monotonic()

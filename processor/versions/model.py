@@ -489,6 +489,7 @@ class ServedModel(RoutedModel):
         self._publish(lambda routes: _without(routes, number))
         if dropped is not None:
             dropped.close()
+        self._repository.release(self.name, number)
 
     def _condemn(self, number: int, version: ServedVersion, why: str) -> list[str]:
         """Serves a version with a damaged file no more, whoever else changes the model meanwhile."""

@@ -356,3 +356,113 @@ def test_a_delta_that_is_larger_than_its_record_says_is_as_good_as_gone(bucket, 
         server.beat(1.0)
     assert server.mirror.store.nbytes["received"] - before < 100_000
     assert server.mirror.place("small", 1).gone(name)
+
+
+def test_an_object_that_is_refused_while_the_store_answers_keeps_nobody_and_is_no_silence(
+    bucket, trainer, server, tmp_path, caplog
+):
+    server.load()
+    publish(opened(bucket, tmp_path / "other"), tmp_path, version=2)
+    server.mirror.prepare("small", 2)
+
+    def archived(call, key):
+        if key.startswith("small/2/chain"):
+            raise NotReady("repository: the object store cannot be reached: it refuses these credentials (403)")
+
+    bucket.fault = archived
+    for _ in range(100):
+        server.mirror.place("small", 2).look_for("model.json")
+        server.beat(1.0)
+    assert follows(server, trainer, 1)
+    publish(opened(bucket, tmp_path / "third"), tmp_path, version=3)
+    server.beat()
+    assert server.repository.versions("small") == [1, 2, 3]
+    assert server.repository.seen_s() > 60
+    assert len([r for r in caplog.records if "403" in r.message]) <= 2
+    bucket.fault = lambda call, key: None
+    server.beat()
+    assert server.repository.seen_s() < 1
+
+
+def test_a_backlog_is_not_seen_before_its_last_record(bucket, trainer, server, monkeypatch):
+    monkeypatch.setattr("processor.mirror.mirrored_place.WALKED", 2)
+    server.load()
+    server.beat()
+    for step in range(1, 6):
+        trainer.publish(make_delta(step, [step]))
+    server.beat(20.0)
+    assert server.repository.seen_s() == pytest.approx(20.0)
+    server.beat(1.0)
+    server.beat(1.0)
+    assert server.repository.seen_s() == 0
+    assert server.mirror.place("small", 1).known == 5
+
+
+def test_a_version_that_comes_for_longer_than_it_is_followed_keeps_its_files(bucket, trainer, server, tmp_path):
+    publish(opened(bucket, tmp_path / "other"), tmp_path, version=2)
+    server.load(1)
+
+    def slow(call, key):
+        if call == "download" and key.startswith("small/2/"):
+            server.clock.advance(50.0)
+            bucket.fault, before = lambda *_: None, bucket.fault
+            server.mirror.beat()
+            bucket.fault = before
+
+    bucket.fault = slow
+    server.mirror.prepare("small", 2)
+    bucket.fault = lambda call, key: None
+    server.beat()
+    place = server.mirror.place("small", 2)
+    assert (place.followed, place.leased) == (True, True)
+    for _ in range(5):
+        server.beat(30.0)
+    assert (place.followed, place.leased) == (False, True)
+    server.repository.release("small", 2)
+    assert not place.leased
+    server.mirror.prepare("small", 2)
+    for _ in range(3):
+        server.beat(3600.0)
+    assert not place.leased
+
+
+def test_a_version_that_is_gone_in_the_store_is_asked_for_no_more_and_comes_again_with_its_manifest(
+    bucket, trainer, server, tmp_path
+):
+    ledger = server.load()
+    opened(bucket, tmp_path / "other").place("small", 1).end()
+    server.beat(40.0)
+    bucket.calls.clear()
+    for _ in range(10):
+        ledger.place.look_for("model.json")
+        ledger.place.look_for(record_name(1))
+    assert bucket.calls == []
+    publish(opened(bucket, tmp_path / "other"), tmp_path, users=range(7))
+    server.beat(40.0)
+    assert server.repository.versions("small") == [1]
+
+
+def test_the_mirror_of_who_writes_is_kept_below_its_bound(bucket, tmp_path):
+    clock = FakeClock()
+    repository = opened(bucket, tmp_path / "writer", clock.now_s, most_nbytes=150_000)
+    for version in range(1, 8):
+        ledger = Ledger.of(publish(repository, tmp_path, version=version, users=range(400)))
+        clock.advance(200.0)
+        ledger.publish(make_delta(1, [1], version=version))
+    held = [place for place in repository.mirror._places.values() if place.leased]
+    assert len(held) == 1
+    assert len(list((tmp_path / "writer" / "small").glob("*/tables"))) < 7
+
+
+def test_a_bucket_that_is_not_there_is_a_mistake_and_no_empty_repository(bucket, tmp_path, caplog):
+    def nowhere(call, key):
+        raise BadInput("repository: there is no bucket 'models'")
+
+    bucket.fault = nowhere
+    server = Server(bucket, tmp_path / "server")
+    with pytest.raises(BadInput, match="no bucket"):
+        server.repository.models()
+    server.mirror.following = True
+    for _ in range(100):
+        server.beat()
+    assert len([r for r in caplog.records if "no bucket" in r.message]) == 1

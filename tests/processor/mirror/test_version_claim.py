@@ -1,6 +1,7 @@
 """Who writes a version into an object store, and what others, kills, clocks and nonsense make of that."""
 
 import json
+import os
 import time
 
 import pytest
@@ -9,6 +10,7 @@ from processor.errors import Conflict
 from processor.mirror import version_claim
 from processor.mirror.version_claim import CLAIM_S, claimed
 from tests.processor.mirror.bucket import Bucket
+from tests.waiting import until
 
 KEY = "small/1/.claim"
 
@@ -24,7 +26,7 @@ def folder(tmp_path):
 
 
 def held(bucket, folder):
-    with claimed(bucket, "small/1", folder):
+    with claimed(bucket, "small/1", folder, folder):
         return json.loads(bucket.objects[KEY])["by"]
 
 
@@ -35,27 +37,27 @@ def test_a_claim_is_there_while_its_writer_writes_and_gone_afterwards(bucket, fo
 
 
 def test_a_second_writer_is_refused_by_another_mirror_and_by_the_same_one(bucket, folder, tmp_path):
-    with claimed(bucket, "small/1", folder) as claim:
+    with claimed(bucket, "small/1", folder, folder) as claim:
         for other in (folder, tmp_path / "another mirror" / "small" / "1"):
-            with pytest.raises(Conflict, match="being published by another"), claimed(bucket, "small/1", other):
+            with pytest.raises(Conflict, match="being published by another"), claimed(bucket, "small/1", other, other):
                 raise AssertionError("two writers")
         claim.check()
 
 
 def test_who_was_killed_goes_on_with_its_own_claim(bucket, folder, tmp_path):
-    with pytest.raises(KeyboardInterrupt), claimed(bucket, "small/1", folder):
+    with pytest.raises(KeyboardInterrupt), claimed(bucket, "small/1", folder, folder):
         raise KeyboardInterrupt
     assert KEY in bucket.objects
-    with pytest.raises(Conflict), claimed(bucket, "small/1", tmp_path / "another mirror" / "small" / "1"):
+    with pytest.raises(Conflict), claimed(bucket, "small/1", tmp_path / "another mirror" / "small" / "1", tmp_path):
         raise AssertionError("it is claimed")
     assert held(bucket, folder)
 
 
 def test_a_claim_that_nobody_renews_is_taken_and_who_held_it_has_lost(bucket, folder, tmp_path, monkeypatch):
     now_s = time.time()
-    with claimed(bucket, "small/1", folder) as claim:
+    with claimed(bucket, "small/1", folder, folder) as claim:
         monkeypatch.setattr(version_claim.time, "time", lambda: now_s + CLAIM_S + 1)
-        with claimed(bucket, "small/1", tmp_path / "another mirror" / "small" / "1"):
+        with claimed(bucket, "small/1", tmp_path / "another mirror" / "small" / "1", tmp_path):
             with pytest.raises(Conflict):
                 claim.check()
             with pytest.raises(Conflict):
@@ -65,11 +67,11 @@ def test_a_claim_that_nobody_renews_is_taken_and_who_held_it_has_lost(bucket, fo
 
 def test_a_renewed_claim_is_as_good_as_new(bucket, folder, tmp_path, monkeypatch):
     now_s = time.time()
-    with claimed(bucket, "small/1", folder) as claim:
+    with claimed(bucket, "small/1", folder, folder) as claim:
         monkeypatch.setattr(version_claim.time, "time", lambda: now_s + CLAIM_S - 1)
         claim.renew()
         monkeypatch.setattr(version_claim.time, "time", lambda: now_s + CLAIM_S + 1)
-        with pytest.raises(Conflict), claimed(bucket, "small/1", tmp_path / "other" / "small" / "1"):
+        with pytest.raises(Conflict), claimed(bucket, "small/1", tmp_path / "other" / "small" / "1", tmp_path):
             raise AssertionError("it is claimed")
 
 
@@ -92,3 +94,12 @@ def test_a_link_in_the_place_of_the_token_is_not_followed(bucket, folder, tmp_pa
     with pytest.raises(OSError, match="symbolic"):
         held(bucket, folder)
     assert (tmp_path / "secret").read_text() == "of somebody"
+
+
+def test_what_is_being_sent_for_hours_is_not_taken_for_left(bucket, folder, tmp_path, monkeypatch):
+    built = tmp_path / "built"
+    built.mkdir()
+    os.utime(built, (0, 0))
+    monkeypatch.setattr(version_claim, "RENEW_S", 0.01)
+    with claimed(bucket, "small/1", folder, built):
+        until(lambda: built.stat().st_mtime > 0)

@@ -6,9 +6,12 @@ import json
 import pytest
 
 from processor.chain.ledger import Ledger
+from processor.chain.resigning import resign
 from processor.clock import FakeClock
 from processor.errors import FreshetError
 from processor.package.delta import write_delta
+from processor.package.keyring import NO_KEYS, Keyring
+from processor.package.signature import new_key
 from processor.versions.model import ServedModel
 from processor.versions.policy import ModelPolicy
 from processor.versions.served_version import ServedVersion
@@ -21,9 +24,9 @@ from tests.waiting import until
 class Replica:
     """A model that is served from a mirror, beat by beat."""
 
-    def __init__(self, bucket, folder):
+    def __init__(self, bucket, folder, keyring=NO_KEYS):
         self.clock = FakeClock()
-        self.repository = opened(bucket, folder, self.clock.now_s, serving=True)
+        self.repository = opened(bucket, folder, self.clock.now_s, serving=True).with_keys(keyring)
         load = lambda files: ServedVersion(files, 4, self.clock)  # noqa: E731
         self.model = ServedModel("small", self.repository, load, connect, self.clock, policy=ModelPolicy())
         self.repository.models()
@@ -155,3 +158,56 @@ def test_a_version_that_ended_and_came_again_under_its_number_is_loaded_when_tol
     assert replica.model.chain(1).state == "DIVERGED"
     replica.model.load(1)
     assert (replica.model.chain(1).state, replica.generation) == ("CURRENT", "1.1")
+
+
+@pytest.mark.parametrize("shortage", [MemoryError(), RuntimeError("can't start new thread")])
+def test_what_the_process_is_short_of_passes(bucket, replica, tmp_path, shortage):
+    publish(opened(bucket, tmp_path / "trainer"), tmp_path, version=2, users=range(20))
+
+    def short(call, key):
+        if call == "download" and "/2/" in key:
+            bucket.fault = lambda call, key: None
+            raise shortage
+
+    bucket.fault = short
+    replica.go(60, 1.0)
+    assert (replica.generation, replica.errors()) == ("2.0", {})
+
+
+def test_a_version_whose_manifest_is_copied_before_its_tables_waits_for_them(bucket, replica, tmp_path):
+    publish(opened(bucket, tmp_path / "trainer"), tmp_path, version=2, users=range(20))
+    late = {key: bucket.objects.pop(key) for key in list(bucket.objects) if key.startswith("small/2/tables")}
+    replica.go(30, 1.0)
+    assert replica.generation == "1.0"
+    assert "is not in the object store" in replica.errors()[2]
+    bucket.objects |= late
+    replica.go(30, 1.0)
+    assert (replica.generation, replica.errors()) == ("2.0", {})
+
+
+def test_a_version_that_was_refused_is_tried_again_once_its_manifest_is_another(bucket, trainer, tmp_path):
+    private, public, _ = new_key(str(tmp_path / "prod"))
+    replica = Replica(bucket, tmp_path / "server", Keyring.of(trust=[public]))
+    assert "got no signature" in replica.errors()[1]
+    assert not (tmp_path / "server" / "small" / "1" / "tables").exists()
+    resign(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(private)), "small", 1, unsigned=True)
+    replica.go(120, 1.0)
+    assert (replica.generation, replica.errors()) == ("1.0", {})
+
+
+def test_records_that_a_later_manifest_vouches_for_come_though_nobody_can_check_them_yet(
+    bucket, trainer, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("processor.mirror.mirrored_place.WALKED", 2)
+    (old, old_public, _), (new, new_public, _) = new_key(str(tmp_path / "old")), new_key(str(tmp_path / "new"))
+    resign(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(old)), "small", 1, unsigned=True)
+    replica = Replica(bucket, tmp_path / "server", Keyring.of(trust=[old_public, new_public]))
+    replica.go(2)
+    signed = Ledger.of(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(old)).version("small", 1))
+    for step in range(1, 8):
+        signed.publish(make_delta(step, [step]))
+    owner = opened(bucket, tmp_path / "owner")
+    resign(owner.with_keys(Keyring.of(new, [old_public])), "small", 1)
+    owner.mirror.tell()
+    replica.go(40, 1.0)
+    assert (replica.generation, replica.model.chain(1).state) == ("1.7", "CURRENT")
