@@ -127,9 +127,8 @@ def compile_version(
             reader.place.send(name)
         reader.place.replace(MANIFEST, text)
         outdone = _files(folder) - executable_files(manifest) - executable_files(before)
-        if reader.place.remote:
-            for name in sorted(outdone):
-                reader.place.remove(name)
+        for name in sorted(outdone):
+            reader.place.remove(name)
         _remove(folder, outdone)
     others = {role: calibration for role, calibration in calibrations.items() if role != WHOLE}
     return Report(manifest, calibrations[WHOLE], others, found.lines(), skipped, told)

@@ -141,6 +141,11 @@ def ratio_figure(ratio: Mapping[str, Any], goal: Any) -> ReportFigure:
     return ReportFigure(told(ratio["median"]), interval, f"{SIGNS[sign]} {bound:g}{'' if met else ': **missed**'}")
 
 
+def aimed(text: str, met: bool) -> str:
+    """An aim, with whether it was met."""
+    return text if met else f"{text}: **missed**"
+
+
 def made(result: Mapping[str, Any]) -> str:
     """By which command, when, on what, and how the servers were laid out."""
     m, origin = result["machine"], result["origin"]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from loadtest.reports.figure_sources import ReportFigure, Run, made, quartiles, ratio_figure, read_report
+from loadtest.reports.figure_sources import ReportFigure, Run, aimed, made, quartiles, ratio_figure, read_report
 
 Document = Mapping[str, Any]
 Figures = dict[str, ReportFigure]
@@ -39,12 +39,12 @@ def guard(document: Document) -> Figures:
     """Good deltas that were held, faults that were not, and what it costs."""
     streams = document["streams"].values()
     held, deltas = sum(len(stream["held"]) for stream in streams), sum(stream["deltas"] for stream in streams)
-    found = {"good": ReportFigure(f"{held} of {deltas:,}", aim=_aim("none", held == 0))}
+    found = {"good": ReportFigure(f"{held} of {deltas:,}", aim=aimed("none", held == 0))}
     tried = deltas // len(streams) // 20
     for fault in next(iter(streams))["faults"]:
         caught = [sum(stream["faults"][fault].values()) for stream in streams]
         text = " and ".join(f"{n} of {tried}" for n in caught)
-        found[fault] = ReportFigure(text, aim=_aim("all", min(caught) == tried))
+        found[fault] = ReportFigure(text, aim=aimed("all", min(caught) == tried))
     for cost, (on, off) in {
         "request_cpu_us": ("looked at", "not"),
         "delta_cpu_ms": ("on", "off"),
@@ -64,7 +64,7 @@ def join(document: Document) -> Figures:
         for shape in ones[0]["shapes"]:
             lost = [seed["shapes"][shape]["corrected"]["auc"] - seed["auc"] for seed in ones]
             mean = statistics.fmean(lost)
-            aim = _aim(f"at least -{LATE_AUC:g}", mean >= -LATE_AUC)
+            aim = aimed(f"at least -{LATE_AUC:g}", mean >= -LATE_AUC)
             found[f"{pace:g} {shape}"] = ReportFigure(f"{mean:+.4f}", f"{min(lost):+.4f} to {max(lost):+.4f}", aim)
     return found
 
@@ -77,7 +77,3 @@ def processes(document: Document) -> Figures:
         ratios = [one["step_s"] / two["step_s"] for one, two in zip(turns["one"], turns["two"])]
         found[shape["shape"]] = ratio_figure(quartiles(ratios), (">=", 1.6) if shape["shape"] == "histories" else None)
     return found
-
-
-def _aim(text: str, met: bool) -> str:
-    return text if met else f"{text}: **missed**"

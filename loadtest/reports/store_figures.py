@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from loadtest.reports.figure_sources import ReportFigure, Run, made, read_report
+from loadtest.reports.figure_sources import ReportFigure, Run, aimed, made, read_report
 
 Document = Mapping[str, Any]
 Figures = dict[str, ReportFigure]
@@ -23,7 +23,7 @@ def objects(document: Document) -> Figures:
     """From published to served, by how many replicas follow."""
     found = {}
     for name, race in document["races"].items():
-        aim = _aim("p99 below 1 s", race["p99_ms"] < SERVED_MS)
+        aim = aimed("p99 below 1 s", race["p99_ms"] < SERVED_MS)
         found[name] = ReportFigure(f"{race['p50_ms']:.0f} / {race['p99_ms']:.0f} ms", aim=aim)
     return found
 
@@ -33,12 +33,8 @@ def outage(document: Document) -> Figures:
     found = {}
     for name, each in document["rounds"].items():
         asked = each["answered"] + each["failed"]
-        found[f"failed, {name}"] = ReportFigure(f"{each['failed']} of {asked:,}", aim=_aim("none", not each["failed"]))
+        found[f"failed, {name}"] = ReportFigure(f"{each['failed']} of {asked:,}", aim=aimed("none", not each["failed"]))
         found[f"fresh, {name}"] = ReportFigure(
-            f"{each['fresh_s']:.2f} s", aim=_aim("within 2 s", each["fresh_s"] <= FRESH_S)
+            f"{each['fresh_s']:.2f} s", aim=aimed("within 2 s", each["fresh_s"] <= FRESH_S)
         )
     return found
-
-
-def _aim(text: str, met: bool) -> str:
-    return text if met else f"{text}: **missed**"

@@ -197,9 +197,13 @@ class Lineage:
         self._dense |= delta.dense
 
     def _published(self, delta: Delta, digest: str) -> Link:
-        # An earlier try may have come through although its answer did not.
-        self._ledger.look()
-        return self.history.links.get(digest) or self._ledger.publish(delta)
+        try:
+            return self._ledger.publish(delta)
+        except Conflict:
+            # An earlier try may have come through although its answer did not.
+            if (link := self.history.links.get(digest)) is None:
+                raise
+            return link
 
     def _delta(self, changes: dict[str, Changes], head: Link, step: int) -> Delta:
         state, dense = self._state, self._trainer.dense.weights()

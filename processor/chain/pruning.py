@@ -68,12 +68,12 @@ def needless(place: VersionPlace, history: History, keep: int, now_s: float) -> 
     return found
 
 
-def unfinished(folder: Path, now_s: float) -> list[Needless]:
-    """Temporary files and folders that nobody has written to for a day."""
+def unfinished(folder: Path, now_s: float, after_s: float = ABANDONED_S) -> list[Needless]:
+    """Temporary files and folders that nobody has written to for so long, a day unless it is said."""
     return [
         _measured(path, "left unfinished")
         for path in _listed(folder)
-        if path.name.startswith(".") and path.name.endswith(".tmp") and _abandoned(path, now_s)
+        if path.name.startswith(".") and path.name.endswith(".tmp") and _abandoned(path, now_s, after_s)
     ]
 
 
@@ -117,11 +117,11 @@ def _unrecorded(folder: Path, history: History, now_s: float) -> Iterator[Needle
             yield _measured(path, "continues nothing")
 
 
-def _abandoned(path: Path, now_s: float) -> bool:
-    """Whether nothing of a file or folder was written to for a day."""
+def _abandoned(path: Path, now_s: float, after_s: float = ABANDONED_S) -> bool:
+    """Whether nothing of a file or folder was written to for so long."""
     inside = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
     try:
-        return now_s - max(one.lstat().st_mtime for one in inside) > ABANDONED_S
+        return now_s - max(one.lstat().st_mtime for one in inside) > after_s
     except OSError:
         return False
 

@@ -9,7 +9,6 @@ asks for it (processor.mirror.mirrored_place), so going wrong here costs time an
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
@@ -18,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from processor.chain.chain_record import CHAIN
+from processor.chain.pruning import unfinished
 from processor.mirror.mirrored_place import LEASE, MirroredPlace
 from processor.package.repository import VERSION
 from processor.package.version import DELTAS, MANIFEST
@@ -35,14 +35,16 @@ def total_nbytes(root: Path) -> int:
 def evict(root: Path, mine: Sequence[MirroredPlace], nbytes: int) -> int:
     """Removes so many bytes, or what may go; returns how many went."""
     freed = 0
-    for path in [*root.glob("*/.*.tmp"), *root.glob("*/*/**/.*.tmp")]:
-        if time.time() - _written_s(path) > LEFT_S:
-            freed += _removed(path)
+    for folder, folders, _ in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for left in unfinished(Path(folder), time.time(), LEFT_S):
+            freed += left.nbytes
+            left.remove()
     versions = (f for f in root.glob("*/*") if VERSION.fullmatch(f.name) and not f.is_symlink())
-    for folder in sorted(versions, key=_used_s):
+    for version in sorted(versions, key=_used_s):
         if freed >= nbytes:
             return freed
-        freed += _emptied(folder)
+        freed += _emptied(version)
     for place in mine:
         for path in sorted((place.folder / DELTAS).glob("[0-9]*"), key=_used_s)[:-KEPT_DELTAS]:
             if freed >= nbytes:
@@ -71,27 +73,6 @@ def _emptied(folder: Path) -> int:
         return 0
     finally:
         os.close(fd)
-
-
-def _written_s(path: Path) -> float:
-    """When a file, or anything in a folder, was written last."""
-    paths = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
-    times = []
-    for one in paths:
-        with contextlib.suppress(OSError):
-            times.append(one.lstat().st_mtime)
-    return max(times, default=time.time())
-
-
-def _removed(path: Path) -> int:
-    """Removes a file or folder; how many bytes that were."""
-    if path.is_dir() and not path.is_symlink():
-        nbytes = total_nbytes(path)
-        shutil.rmtree(path, ignore_errors=True)
-        return nbytes
-    nbytes = _size(path)
-    path.unlink(missing_ok=True)
-    return nbytes
 
 
 def _used_s(path: Path) -> float:

@@ -14,7 +14,7 @@ Invariants
 - What is wrong with one model, version or file in the store keeps nobody from the others, and is told once.
 - Where signatures are asked for, nothing of a version is brought but its manifest until a trusted key has signed that.
 
-Cost of a beat: a request for the hint, one for each followed version; each second two or three more for each version.
+Cost of a beat: a request for the hint, one for each followed version; each second four more for each version.
 A listing: three requests for each model that is wanted, AT_ONCE at a time. What walks the folder does so a hundredth of
 the time at most.
 
@@ -307,14 +307,9 @@ class Mirror:
         return not behind
 
     def _alone(self, name: str, act: Callable[[], object]) -> None:
-        with self._told(name):
-            act()
-
-    @contextlib.contextmanager
-    def _told(self, name: str) -> Iterator[None]:
         """What is wrong with one model, version or file keeps nobody from the others; an outage does. Told once."""
         try:
-            yield
+            act()
             self._wrong.pop(name, None)
         except NotReady as error:
             if not self._answers():

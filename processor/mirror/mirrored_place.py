@@ -148,7 +148,7 @@ class MirroredPlace:
             return False
 
     def create(self, name: str, data: bytes) -> None:
-        if not self._store.create(self._key(name), data):
+        if not self._store.create(self._copy.key(name), data):
             number = _number(name)
             if number is not None:
                 self._fetch_record(number)
@@ -159,7 +159,7 @@ class MirroredPlace:
         self._wrote()
 
     def give(self, aside: Path, name: str) -> None:
-        if not self._store.create(self._key(name), aside):
+        if not self._store.create(self._copy.key(name), aside):
             with contextlib.suppress(Corrupt):
                 self._copy.download(name, MAX_DELTA_NBYTES)
             raise FileExistsError(name)
@@ -171,18 +171,18 @@ class MirroredPlace:
             self._send_all(path, name, path.rglob("*"))
             return
         # What was dropped is there already, and is not written again.
-        found = self._store.head(self._key(name)) if name.startswith(DELTAS) else None
+        found = self._store.head(self._copy.key(name)) if name.startswith(DELTAS) else None
         if found is None or found.nbytes != path.stat().st_size:
-            self._store.put(self._key(name), path)
+            self._store.put(self._copy.key(name), path)
 
     def replace(self, name: str, data: bytes) -> None:
-        self._store.put(self._key(name), data)
+        self._store.put(self._copy.key(name), data)
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
         self._here.replace(name, data)
         self._told()
 
     def remove(self, name: str) -> None:
-        self._store.delete([*self._store.keys(self._key(name) + "/"), self._key(name)])
+        self._store.delete([*self._store.keys(self._copy.key(name) + "/"), self._copy.key(name)])
         self._here.remove(name)
 
     def settle(self, built: Path) -> None:
@@ -196,11 +196,11 @@ class MirroredPlace:
                 raise taken
             # What an end() that was cut short has left there would become part of this version.
             for part in (CHAIN, DELTAS, SNAPSHOTS):
-                self._store.delete(self._store.keys(self._key(part) + "/"))
+                self._store.delete(self._store.keys(self._copy.key(part) + "/"))
             self._send_all(built, "", (path for path in built.rglob("*") if path.name != MANIFEST))
             claim.check()
-            if not self._store.create(self._key(MANIFEST), data):
-                found = self._store.get(self._key(MANIFEST), MAX_MANIFEST_NBYTES)
+            if not self._store.create(self._copy.key(MANIFEST), data):
+                found = self._store.get(self._copy.key(MANIFEST), MAX_MANIFEST_NBYTES)
                 if found is None or found.data != data:
                     raise taken
             self._move_in(built, data)
@@ -221,7 +221,7 @@ class MirroredPlace:
         shutil.rmtree(built, ignore_errors=True)
 
     def end(self) -> None:
-        self._store.delete([self._key(MANIFEST)])
+        self._store.delete([self._copy.key(MANIFEST)])
         self._told()
         self._store.delete(self._store.keys(self.key + "/"))
         self.wipe()
@@ -272,7 +272,7 @@ class MirroredPlace:
         """Has the manifest be the store's; False where there is none. A version that is another one than what lies here
         begins anew, unless it is followed: then only what it is has changed."""
         path = self.folder / MANIFEST
-        found = self._store.get(self._key(MANIFEST), MAX_MANIFEST_NBYTES, self._known_files.etag(path))
+        found = self._store.get(self._copy.key(MANIFEST), MAX_MANIFEST_NBYTES, self._known_files.etag(path))
         if found is None:
             return False
         self.ended = False
@@ -330,7 +330,7 @@ class MirroredPlace:
             for one in wanted:
                 one.result()
         for name in files.manifest.files:
-            if not (self.folder / files._where(name)).exists():
+            if not (self.folder / files.where(name)).exists():
                 # Somebody copies it into the store, and the manifest was first.
                 raise NotReady(f"{name}: is not in the object store")
 
@@ -347,7 +347,7 @@ class MirroredPlace:
         for _ in range(WALKED):
             number = self.known + 1
             name = record_name(number)
-            found = self._store.get(self._key(name), MAX_RECORD_NBYTES)
+            found = self._store.get(self._copy.key(name), MAX_RECORD_NBYTES)
             if found is None:
                 self._at_end = True
                 return
@@ -380,7 +380,7 @@ class MirroredPlace:
 
     def bring_dropped(self, name: str) -> None:
         """Brings a file that somebody may have put there without a record."""
-        found = self._store.head(self._key(name))
+        found = self._store.head(self._copy.key(name))
         if found is not None and found.nbytes <= MAX_DELTA_NBYTES:
             self._copy.download(name, found.nbytes)
 
@@ -409,7 +409,7 @@ class MirroredPlace:
 
     def _check_object(self, name: str, limit: int) -> None:
         path = self.folder / name
-        found = self._store.get(self._key(name), limit, self._known_files.etag(path))
+        found = self._store.get(self._copy.key(name), limit, self._known_files.etag(path))
         if found is None:
             if name == MANIFEST:
                 return
@@ -421,7 +421,7 @@ class MirroredPlace:
             self._known_files.put(path, found)
 
     def _check_file(self, name: str, nbytes: int) -> None:
-        found, path = self._store.head(self._key(name)), self.folder / name
+        found, path = self._store.head(self._copy.key(name)), self.folder / name
         if found is None or found.nbytes > nbytes:
             # One that is larger than its record says is none.
             self._gone.add(name)
@@ -476,7 +476,7 @@ class MirroredPlace:
     def _fetch_record(self, number: int, anew: bool = False) -> bytes:
         """Brings a record, if there is one; its bytes. anew: though one lies here."""
         name = record_name(number)
-        found = self._store.get(self._key(name), MAX_RECORD_NBYTES)
+        found = self._store.get(self._copy.key(name), MAX_RECORD_NBYTES)
         if found is None:
             return b""
         with self._naming:
@@ -498,17 +498,16 @@ class MirroredPlace:
         files = [path for path in paths if path.is_file() and not path.name.endswith(".tmp")]
         with ThreadPoolExecutor(AT_ONCE, "freshet-mirror") as pool:
             sent = [
-                pool.submit(self._store.put, self._key(f"{below}/{p.relative_to(folder).as_posix()}".strip("/")), p)
+                pool.submit(
+                    self._store.put, self._copy.key(f"{below}/{p.relative_to(folder).as_posix()}".strip("/")), p
+                )
                 for p in files
             ]
             for one in sent:
                 one.result()
 
     def _there(self, name: str) -> bool:
-        return self._store.head(self._key(name)) is not None
-
-    def _key(self, name: str) -> str:
-        return f"{self.key}/{name}"
+        return self._store.head(self._copy.key(name)) is not None
 
 
 def _names(folder: Path) -> list[str]:

@@ -268,7 +268,7 @@ class VersionReader:
         try:
             self._verify_once(name)
         except Corrupt:
-            if not self.place.again(self._where(name)):
+            if not self.place.again(self.where(name)):
                 raise
             self._verify_once(name)
 
@@ -303,7 +303,7 @@ class VersionReader:
         try:
             return self._read_once(name)
         except Corrupt:
-            if not self.place.again(self._where(name)):
+            if not self.place.again(self.where(name)):
                 raise
             return self._read_once(name)
 
@@ -343,12 +343,13 @@ class VersionReader:
             self._brought(name)
 
     def _brought(self, name: str) -> Path:
-        where = self._where(name)
+        where = self.where(name)
         path = inside(self.folder, where)
         self.place.bring(where, self._entry(name).nbytes)
         return path
 
-    def _where(self, name: str) -> str:
+    def where(self, name: str) -> str:
+        """Where a file that the manifest names lies, below the folder: of a snapshot, in its own."""
         snapshot = self.snapshot
         return f"{snapshot.folder}/{name}" if snapshot and name in snapshot.files else name
 

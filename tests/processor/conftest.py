@@ -2,8 +2,11 @@
 
 import pytest
 
+from processor.chain.ledger import Ledger
 from tests.packages import write_package
 from tests.processor.engines import USERS, processors
+from tests.processor.mirror.bucket import Bucket
+from tests.processor.mirror.sides import opened, publish
 
 
 @pytest.fixture
@@ -11,6 +14,18 @@ def root(tmp_path):
     """A repository with one version of model "small"."""
     write_package(tmp_path / "repository", users=USERS)
     return tmp_path / "repository"
+
+
+@pytest.fixture
+def bucket():
+    """An object store in memory."""
+    return Bucket()
+
+
+@pytest.fixture
+def trainer(bucket, tmp_path):
+    """Who publishes into it: the chain of version 1 of model "small"."""
+    return Ledger.of(publish(opened(bucket, tmp_path / "trainer"), tmp_path, users=range(20)))
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from processor.clock import FakeClock
 from processor.errors import BadInput, Corrupt, NotReady
 from processor.package.delta import write_delta
 from tests.packages import make_delta
-from tests.processor.mirror.bucket import Bucket
 from tests.processor.mirror.sides import opened, publish
 
 
@@ -35,16 +34,6 @@ class Server:
     def beat(self, after_s=0.3):
         self.clock.advance(after_s)
         self.mirror.beat()
-
-
-@pytest.fixture
-def bucket():
-    return Bucket()
-
-
-@pytest.fixture
-def trainer(bucket, tmp_path):
-    return Ledger.of(publish(opened(bucket, tmp_path / "trainer"), tmp_path, users=range(20)))
 
 
 @pytest.fixture

@@ -19,11 +19,6 @@ from tests.processor.mirror.sides import opened, publish
 
 
 @pytest.fixture
-def bucket():
-    return Bucket()
-
-
-@pytest.fixture
 def version(bucket, tmp_path):
     return publish(opened(bucket, tmp_path / "one"), tmp_path, users=range(20))
 

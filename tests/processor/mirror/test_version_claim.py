@@ -9,15 +9,9 @@ import pytest
 from processor.errors import Conflict
 from processor.mirror import version_claim
 from processor.mirror.version_claim import CLAIM_S, claimed
-from tests.processor.mirror.bucket import Bucket
 from tests.waiting import until
 
 KEY = "small/1/.claim"
-
-
-@pytest.fixture
-def bucket():
-    return Bucket()
 
 
 @pytest.fixture

@@ -6,12 +6,6 @@ from processor.errors import Corrupt, NotReady
 from processor.mirror.counted_store import CountedStore
 from processor.mirror.object_store import Found
 from processor.mirror.version_copy import KnownFiles, VersionCopy
-from tests.processor.mirror.bucket import Bucket
-
-
-@pytest.fixture
-def bucket():
-    return Bucket()
 
 
 @pytest.fixture

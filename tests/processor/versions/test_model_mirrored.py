@@ -16,7 +16,6 @@ from processor.versions.model import ServedModel
 from processor.versions.policy import ModelPolicy
 from processor.versions.served_version import ServedVersion
 from tests.packages import connect, make_delta
-from tests.processor.mirror.bucket import Bucket
 from tests.processor.mirror.sides import opened, publish
 from tests.waiting import until
 
@@ -49,16 +48,6 @@ class Replica:
 
     def errors(self):
         return {status.version: status.error for status in self.model.status() if status.error}
-
-
-@pytest.fixture
-def bucket():
-    return Bucket()
-
-
-@pytest.fixture
-def trainer(bucket, tmp_path):
-    return Ledger.of(publish(opened(bucket, tmp_path / "trainer"), tmp_path, users=range(20)))
 
 
 @pytest.fixture
