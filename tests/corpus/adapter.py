@@ -1,0 +1,77 @@
+"""The engine as the corpus uses it: opened on a folder, followed, asked. Scoring imports nothing else of ours.
+
+When our API changes, this module changes with it, in the same commit; entries and scoring stay as they are. Pinned
+here is all that may choose between two ways to compute one score: sessions, threads, the guard, the user's part.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from freshet_serving import PredictRequest, Processor, ProcessorConfig, Ragged, Strings
+from processor.package.keyring import Keyring
+from processor.versions.once import UserOnce
+from tests.corpus.entry import Scores
+
+WAYS = {"parts": True, "whole": False}
+
+
+def opened(repository: Path, keys: Sequence[Path] = (), signing_key: Path | str = "") -> Processor:
+    """A processor over a repository, for use in a `with` block. keys: public keys that everything must be signed by.
+    signing_key: with which it signs what it writes itself."""
+    keyring = Keyring.of(signing_key, keys)
+    return Processor.initialize(
+        ProcessorConfig(str(repository), sessions=1, threads_per_session=1, delta_guard="off", keyring=keyring)
+    )
+
+
+def follow(processor: Processor) -> list[str]:
+    """Takes what has arrived in the repository; returns what was said of it."""
+    return processor.poll()
+
+
+def ask(processor: Processor, model: str, inputs: dict[str, dict[str, Any]], way: str = "") -> tuple[str, Scores]:
+    """(generation, scores) of a request of tests.corpus.entry."""
+    columns = {name: column(document) for name, document in inputs.items()}
+    with _by(way):
+        reply = processor.process(PredictRequest(model, columns))
+    return str(reply.generation), dict(reply.outputs)
+
+
+def computes(processor: Processor, model: str) -> str:
+    """What computes the dense graph, such as "onnxruntime float32"; of several, all."""
+    return ", ".join(sorted(set(processor.replica(model).computes.values())))
+
+
+def column(document: dict[str, Any]) -> Any:
+    """One input as our API takes it."""
+    values, shape = document["values"], document["shape"]
+    made: Any
+    if document["dtype"] == "string":
+        made = Strings.of(values)
+    else:
+        made = np.array([np.nan if v is None else v for v in values], document["dtype"]).reshape(shape)
+    splits = document.get("row_splits")
+    return made if splits is None else Ragged(made, np.array(splits, np.int64))
+
+
+def root() -> Path:
+    """The folder that the engine was imported from."""
+    return Path(inspect.getfile(Processor)).parents[1]
+
+
+@contextmanager
+def _by(way: str) -> Iterator[None]:
+    """Pins the way of a divided graph: a server takes the one that is faster where it runs, so scores would vary."""
+    if not way:
+        yield
+        return
+    with patch.object(UserOnce, "pays", lambda once, rows: WAYS[way]):
+        yield

@@ -1,0 +1,281 @@
+"""Entries of models that the zoo trains, and of what happens to a chain: deltas, rollbacks, snapshots, holds, keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from compiler.building.calibrate import Tolerance
+from compiler.progress import Quiet
+from compiler.recompiling.recompile import CompileOptions, compile_version
+from models.config.train_config import parse_config
+from models.publishing.publisher import Publisher
+from models.training.loop import TrainingRun
+from models.training.publication import publish_version
+from processor.package.delta import Delta, TableDelta, write_delta
+from tests.corpus.clicks import Clicks, inputs_of, spread
+from tests.corpus.story import LOWER_PRECISION, MODEL, Story, requests_of
+
+TEST_KEY = Path(__file__).parent / "keys" / "TEST-ONLY.key"
+FULL_ROWS, DELTA_ROWS = 512, 64
+ROWS = 8
+"""Of a request, and of the one bucket that there is for it."""
+CANDIDATES = 64
+"""From so many rows on a graph is divided into a user's and a candidates' part."""
+DIVIDED = ("whole", "parts")
+FEATURES: dict[str, dict[str, Any]] = {
+    "user": {"kind": "id", "dim": 8, "side": "user"},
+    "item": {"kind": "id", "dim": 8, "side": "item"},
+    "city": {"kind": "string", "dim": 4, "side": "user"},
+    "history": {"kind": "ids", "dim": 8, "table": "item", "side": "user", "combiner": "sqrtn", "max_length": 5},
+    "tags": {"kind": "strings", "dim": 4, "side": "item", "combiner": "mean", "max_length": 3},
+    "price": {"kind": "float", "transform": "log1p", "side": "item"},
+    "age": {"kind": "float", "side": "user"},
+}
+USER_COLUMNS = [name for name, feature in FEATURES.items() if feature["side"] == "user"]
+CROSSES: dict[str, dict[str, Any]] = {
+    "user": {"kind": "id", "dim": 8, "side": "user"},
+    "item": {"kind": "id", "dim": 8, "side": "item"},
+    "city": {"kind": "string", "dim": 4, "side": "user"},
+    "city_item": {"cross": ["city", "item"], "buckets": 64, "dim": 4},
+    "price": {"kind": "float", "transform": "none", "side": "item"},
+    "price_band": {"transform": "bucketize", "from": "price", "boundaries": [4.0, 8.0, 16.0], "dim": 4},
+    "weekday": {"transform": "weekday", "dim": 4},
+    "hour": {"transform": "hour", "dim": 4},
+    "tags": {"kind": "strings", "dim": 4, "side": "item", "combiner": "none", "max_length": 3},
+}
+ROW_TYPES = {"user": "float16", "item": "int8", "city": "bfloat16", "history": "int8", "tags": "float32"}
+
+LEARNING = {"batch_rows": 64, "seed": 3, "optimizer": "adagrad", "learning_rate": 0.1}
+GENTLE = LEARNING | {"learning_rate": 0.02}
+"""Leaves a lower precision little to be off by."""
+COMPILED_WITHIN = 2e-3
+"""Of float32, over all rows of practice; recorded requests keep to half of it, as a test says."""
+
+
+class Training:
+    """A run of `freshet train` into a story's repository: its full version at once, then a delta whenever it is asked.
+
+    Requests of the story are of its rows: some with a row for each candidate, some with one user for all of them."""
+
+    def __init__(
+        self,
+        story: Story,
+        arch: str,
+        features: dict[str, dict[str, Any]] = FEATURES,
+        columns: Sequence[str] = (),
+        labels: int = 1,
+        rows: int = ROWS,
+        ways: tuple[str, ...] = ("",),
+        options: dict[str, Any] | None = None,
+        publish: dict[str, Any] | None = None,
+        **sections: dict[str, Any],
+    ) -> None:
+        """columns: of the rows, by default those of the features' names. rows: of a request. options: more of [model].
+        publish: more of [publish]. sections: others of the file."""
+        names = list(columns or features)
+        written = {"repository": str(story.repository), "full_rows": FULL_ROWS, "delta_rows": DELTA_ROWS}
+        config = {
+            "model": {"name": MODEL, "arch": arch, "hidden": [16, 8]} | (options or {}),
+            "data": {
+                "path": "x",
+                "format": "csv",
+                "time": "time",
+                "label": ["click", "buy"] if labels == 2 else "click",
+            },
+            "features": features,
+            "train": LEARNING,
+            "publish": written | {"key": str(story.signing_key or "")} | (publish or {}),
+            "guard": {"enabled": False},
+            **sections,
+        }
+        self._run = TrainingRun(parse_config(config), Clicks(FULL_ROWS + 8 * DELTA_ROWS, names, labels))
+        with patch("models.training.full_versions.publish_version", partial(publish_version, buckets=(rows,))):
+            self._run.full()
+        self._deltas = self._run.stream()
+        once = [name for name in names if name in USER_COLUMNS]
+        story.requests += requests_of("rows", inputs_of(rows, names, 1))
+        story.requests += requests_of("one user", inputs_of(rows, names, 2, once), ways)
+
+    def delta(self) -> None:
+        """Learns on and publishes what has changed."""
+        next(self._deltas)
+
+
+def deepfm(story: Story) -> None:
+    training = Training(story, "deepfm")
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+    training.delta()
+    story.moment("delta 2")
+    story.roll_back(1, "the second was a mistake")
+    story.moment("rolled back to 1")
+    training.delta()
+    story.moment("delta 3")
+
+
+def wide_deep(story: Story) -> None:
+    columns = ["user", "item", "city", "price", "tags", "time"]
+    hashed = {"item": {"hash": "quotient_remainder", "hash_rows": 24}}
+    training = Training(story, "wide_deep", CROSSES, columns, tables=hashed)
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+
+
+def dcn(story: Story) -> None:
+    training = Training(story, "dcn")
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+
+
+def mmoe(story: Story) -> None:
+    options = {"experts": 2, "tower": [4]}
+    training = Training(story, "mmoe", labels=2, options=options, fusion={"final": "click ** 1.0 * buy ** 0.5"})
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+
+
+def esmm(story: Story) -> None:
+    training = Training(story, "esmm", labels=2)
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+
+
+def two_tower(story: Story) -> None:
+    training = Training(story, "two_tower", options={"vector_dim": 4, "similarity": "cosine"})
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+
+
+def user_once(story: Story) -> None:
+    training = Training(story, "deepfm", rows=CANDIDATES, ways=DIVIDED, options={"hidden": [64, 16]})
+    if not story.version.manifest.user_width:
+        raise ValueError("the graph was not divided")
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+
+
+def row_types(story: Story) -> None:
+    """Tables of every row type, folded: what was narrowed once is copied as it is stored."""
+    features = {name: {**f, "dtype": ROW_TYPES[name]} if name in ROW_TYPES else f for name, f in FEATURES.items()}
+    training = Training(story, "dlrm", features, options={"bottom": [8], "hidden": [16]})
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+    publisher = Publisher(story.repository, MODEL)
+    publisher.publish(removed={"user": spread(np.arange(0, 60, 3)), "tags": ["tag 1", "tag 2"]})
+    story.moment("rows removed")
+    story.fold()
+    story.moment("folded")
+    Publisher(story.repository, MODEL).publish(rows={"item": (spread([1, 2, 3]), np.full((3, 8), 0.25))})
+    story.moment("delta 3")
+    story.roll_back(1, "to before the snapshot")
+    story.moment("rolled back to 1")
+
+
+def held(story: Story) -> None:
+    """A gate before a delta, lifted; another one, whose delta is undone."""
+    Training(story, "deepfm")
+    story.moment("published")
+    _publish(story, 0.2)
+    story.moment("delta 1")
+    story.ledger.hold("scores moved too far")
+    _publish(story, 0.4)
+    story.moment("delta 2 held")
+    story.ledger.release("looked at, and good")
+    story.moment("delta 2 released")
+    story.ledger.hold("scores moved too far again")
+    _publish(story, -0.8)
+    story.moment("delta 3 held")
+    story.reject("looked at, and bad")
+    story.moment("delta 3 rejected")
+    _publish(story, 0.6)
+    story.moment("delta 4")
+
+
+def signed(story: Story) -> None:
+    training = Training(story, "deepfm")
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+    training.delta()
+    story.moment("delta 2")
+    story.fold()
+    story.moment("folded")
+    story.roll_back(1, "the second was a mistake")
+    story.moment("rolled back to 1")
+
+
+def first_format(story: Story) -> None:
+    """Deltas as they were before there were records: files alone."""
+    Training(story, "deepfm")
+    story.moment("published")
+    for step in (1, 2, 3):
+        keys = spread(np.arange(step, 60, 4))
+        tables = {"user": TableDelta(keys, _rows(keys, step), np.empty(0, np.int64))}
+        bias = {name: array + np.float32(step / 8) for name, array in story.version.dense().items() if "out" in name}
+        delta = Delta(MODEL, 1, step, step - 1, tables, bias, published_at=1_700_000_000.0 + step)
+        write_delta(story.version.folder / "deltas" / f"{step}.safetensors", delta)
+        story.moment(f"delta {step}")
+
+
+def int8(story: Story) -> None:
+    lower = {"precision": "int8", "max_error": LOWER_PRECISION / 2, "max_auc_change": 1.0}
+    features = {name: feature for name, feature in FEATURES.items() if feature["kind"] != "float"}
+    training = Training(story, "deepfm", features, options={"hidden": [64, 32]}, publish=lower)
+    _computes_in(story, "int8")
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+
+
+def bfloat16(story: Story) -> None:
+    training = Training(story, "deepfm", train=GENTLE)
+    bound = Tolerance(COMPILED_WITHIN, 1.0)
+    _compile(story, CompileOptions(("openvino:bfloat16", "openvino:float32"), "bfloat16", (ROWS,), bound=bound))
+    _computes_in(story, "bfloat16")
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+
+
+def xla(story: Story) -> None:
+    training = Training(story, "deepfm")
+    _compile(story, CompileOptions(("xla",), "float32", (ROWS,)))
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+
+
+def _compile(story: Story, options: CompileOptions) -> None:
+    compile_version(story.version.folder, options, Quiet())
+
+
+def _computes_in(story: Story, precision: str) -> None:
+    chosen = [entry.precision for entry in story.version.manifest.executables]
+    if chosen[0] != precision:
+        raise ValueError(
+            f"expected executables of {precision}, got {', '.join(chosen)}: {story.version.manifest.notes}"
+        )
+
+
+def _publish(story: Story, shift: float) -> None:
+    keys = spread(np.arange(0, 60, 2))
+    Publisher(story.repository, MODEL).publish(rows={"user": (keys, _rows(keys, 0) + np.float32(shift))}, events=100)
+
+
+def _rows(keys: np.ndarray, seed: int) -> np.ndarray:
+    rows = np.random.default_rng([5, seed]).standard_normal((len(keys), FEATURES["user"]["dim"]))
+    return (rows / 4).astype(np.float32)
