@@ -15,6 +15,7 @@ OUTAGE_ARGS ?=
 MUTANTS_ARGS ?=
 FUZZ_ARGS ?=
 CANARY_ARGS ?=
+CORPUS_ARGS ?= HEAD
 DOCS_ARGS ?=
 LOADTEST_ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
@@ -24,7 +25,7 @@ RELEASE_ARGS ?=
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers bench-objects canary fuzz faults siege endings outage mutants stock-clients soak loadtest conformance console-axe console-shots deploy-schemas kills release gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers bench-objects canary corpus-compare fuzz faults siege endings outage mutants stock-clients soak loadtest conformance console-axe console-shots deploy-schemas kills release gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -135,6 +136,9 @@ docs-figures: .venv/.dev ## docs/reference/figures.md from the stored reports
 
 canary: .venv/.dev .venv/.kernels ## a canary at 5 % on live servers: split, sticky keys, bad ones go; loadtest/results/canary.md
 	$(BIN)/python -m tests.canary $(CANARY_ARGS)
+
+corpus-compare: .venv/.dev .venv/.kernels ## the frozen corpus scored with two commits, equal to the bit; CORPUS_ARGS="BASE [HEAD]"
+	$(BIN)/python -m tests.corpus.compare $(CORPUS_ARGS)
 
 fuzz: .venv/.dev .venv/.kernels ## broken inputs through every parser; FUZZ_ARGS="--cases 1000000 --seed 2"
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)

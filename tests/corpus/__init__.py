@@ -10,9 +10,10 @@ entry is never changed and never removed; a later format adds entries of its own
     frozen/<entry>/keys/           of a signed one: TEST-ONLY keys, which protect nothing
 
 A moment is a state of that repository: the files that had arrived by then, in the order in which they were written.
-Files are only ever added, so a moment is laid out by copying the first of them; nobody has to know what they mean.
-Executables that are bound to one processor are left out: whoever loads the entry compiles them anew, from the portable
-file beside them.
+Files are only ever added, so a moment is laid out by copying the first of them, whatever they mean. Executables that
+are bound to one processor are left out: an engine that loads the entry compiles them anew, from the portable file
+beside them. Scores hide the last bits of what they are computed from, so the entries named `columns` have the dense
+graph's input as an output.
 
 Scored are all requests at every moment, twice: by a processor that was opened at the first moment and followed the
 later ones as their files arrived, and by one that was opened at that moment.

@@ -1,6 +1,6 @@
 """The rows that entries are trained on and asked about: clicks with every kind of column, drawn from a seed.
 
-Requests hold what no row does, too: ids and strings that nobody has seen, NaN, empty and long lists.
+Requests hold what no row does, too: ids and strings that are in no table, NaN, empty and long lists.
 """
 
 from __future__ import annotations

@@ -113,6 +113,8 @@ def compared(entry: str, before: Mapping[str, Any] | None, after: Mapping[str, A
             return Compared(entry, 0, 0.0, f"{which} lacks {', '.join(one['lacking'])}")
     assert before is not None, "returned above"
     assert after is not None, "returned above"
+    if before["computes"] != after["computes"]:
+        return Compared(entry, 0, 0.0, f"computed by {before['computes']} and {after['computes']}")
     pairs = _side_by_side(before["scores"], after["scores"])
     different = [key for key, (one, other) in pairs.items() if one is None or one != other]
     worst = max([0.0, *(_apart(*pairs[key]) for key in different)])
@@ -154,7 +156,7 @@ def _side_by_side(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[s
 
 
 def _run(*command: str) -> None:
-    subprocess.run([*command, *only], cwd=ROOT, check=True)
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":

@@ -48,9 +48,9 @@ class Request:
 class Entry:
     """An entry of the corpus.
 
-    holds: what it is there for, in a sentence. commit: of the code that wrote it. tolerance: how far any score may be off
-    on another machine, absolute. computes: backend and precision that gave the scores. needs: modules that scoring takes
-    beyond what serving always needs. left_out: executables that are compiled anew. files: SHA-256 by path.
+    holds: what it is there for, in a sentence. commit: of the code that wrote it. tolerance: how far any score may be
+    off on another machine, absolute. computes: backend and precision that gave the scores. needs: modules that scoring
+    takes beyond what serving always needs. left_out: executables that are compiled anew. files: SHA-256 by path.
     """
 
     folder: Path
@@ -87,7 +87,7 @@ class Entry:
         for name in moment.arrived:
             target = repository / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Written aside and renamed, as whoever publishes does: no reader ever meets half a file.
+            # Written aside and renamed, as publishers do: no reader ever meets half a file.
             hidden = target.with_name(f".{target.name}.arriving")
             shutil.copyfile(self.folder / STORE / name, hidden)
             hidden.rename(target)

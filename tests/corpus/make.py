@@ -3,8 +3,8 @@
     python -m tests.corpus.make NAME ...
 
 by the code of this checkout, which must be as committed. Rows, weights and requests follow from fixed seeds; times, and
-what versions of libraries write, do not. An entry that is there is never written again: whoever needs another one gives
-it a name of its own, by a recipe in RECIPES.
+what versions of libraries write, do not. An entry that is there is never written again; another one is a
+recipe in RECIPES with a name of its own.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Recipe:
 RECIPES = {
     "zoo-deepfm": Recipe(
         zoo.deepfm,
-        "ids, hashed strings, ragged lists with two combiners, floats with NaN; deltas of rows and weights, a rollback, a "
-        "delta after it",
+        "ids, hashed strings, ragged lists with two combiners, floats with NaN; deltas of rows and weights, a "
+        "rollback, a delta after it",
     ),
     "zoo-wide-deep": Recipe(
         zoo.wide_deep,
@@ -58,6 +58,12 @@ RECIPES = {
     "row-types": Recipe(
         zoo.row_types,
         "tables in float16, bfloat16, int8 and float32; rows removed, a snapshot, a rollback to before it",
+    ),
+    "columns": Recipe(
+        zoo.columns, "the dense graph's input as an output: every kind of feature, every combiner, transforms"
+    ),
+    "columns-row-types": Recipe(
+        zoo.columns_row_types, "the dense graph's input as an output, of tables of every row type"
     ),
     "held": Recipe(zoo.held, "deltas behind a gate: one released, one rejected, one after that"),
     "signed": Recipe(

@@ -12,6 +12,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -74,6 +75,8 @@ def main() -> int:
     parser.add_argument("--frozen", type=Path, default=FROZEN, help="the folder of entries")
     parser.add_argument("entry", nargs="*", help="their names; all of them by default")
     given = parser.parse_args()
+    # That executables are left out, and compiled anew, is what the entries say.
+    logging.getLogger("freshet.executables").setLevel(logging.ERROR)
     known = {entry.name: entry for entry in entries(given.frozen)}
     if unknown := sorted(set(given.entry) - known.keys()):
         parser.error(f"expected entries of the corpus, got {', '.join(unknown)}")

@@ -11,12 +11,14 @@ from unittest.mock import patch
 import numpy as np
 
 from compiler.building.calibrate import Tolerance
+from compiler.frameworks import keras
 from compiler.progress import Quiet
 from compiler.recompiling.recompile import CompileOptions, compile_version
 from models.config.train_config import parse_config
 from models.publishing.publisher import Publisher
 from models.training.loop import TrainingRun
 from models.training.publication import publish_version
+from models.zoo.arch import Arch
 from processor.package.delta import Delta, TableDelta, write_delta
 from tests.corpus.clicks import Clicks, inputs_of, spread
 from tests.corpus.story import LOWER_PRECISION, MODEL, Story, requests_of
@@ -185,6 +187,23 @@ def row_types(story: Story) -> None:
     story.moment("rolled back to 1")
 
 
+def columns(story: Story) -> None:
+    """Scores hide the last bits of what they are computed from; here the dense graph's input is an output."""
+    _columns(story, CROSSES | {name: f for name, f in FEATURES.items() if name not in CROSSES})
+
+
+def columns_row_types(story: Story) -> None:
+    _columns(story, {name: {**f, "dtype": ROW_TYPES[name]} if name in ROW_TYPES else f for name, f in FEATURES.items()})
+
+
+def exposed(layout: Any, hidden: Sequence[int] = (8,), seed: int = 0) -> Any:
+    """An architecture for `arch = "tests.corpus.zoo:exposed"`: a score, and beside it the columns that it reads."""
+    x = keras.Input((layout.width,), name="x")
+    logit = keras.layers.Dense(1, name="out", kernel_initializer=keras.initializers.GlorotUniform(seed))(x)
+    scores = {"score": keras.ops.sigmoid(logit), "columns": x * 1.0}
+    return Arch(keras.Model(x, logit, name="exposed"), keras.Model(x, scores, name="exposed_scores"))
+
+
 def held(story: Story) -> None:
     """A gate before a delta, lifted; another one, whose delta is undone."""
     Training(story, "deepfm")
@@ -257,6 +276,16 @@ def xla(story: Story) -> None:
     story.moment("published")
     training.delta()
     story.moment("delta 1")
+
+
+def _columns(story: Story, features: dict[str, dict[str, Any]]) -> None:
+    names = [*FEATURES, "time"] if "hour" in features else list(FEATURES)
+    training = Training(story, "tests.corpus.zoo:exposed", features, names)
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+    training.delta()
+    story.moment("delta 2")
 
 
 def _compile(story: Story, options: CompileOptions) -> None:

@@ -1,0 +1,42 @@
+"""Graphs that earlier code stored are still compiled: what comes of them scores the stored log as it was scored."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+from compiler.progress import Quiet
+from compiler.recompiling.recompile import CompileOptions, compile_version
+from processor.errors import FreshetError
+from processor.package.repository import Repository
+from tests.corpus import adapter
+from tests.corpus.entry import FROZEN, read_entry
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
+
+BACKENDS = ("onnxruntime", "openvino", "xla")
+OTHER_BACKEND = 1e-5
+"""Another backend adds up in another order."""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["zoo-deepfm", "zoo-mmoe", "user-once", "import-savedmodel", "import-onnx"])
+def test_compiled_anew_a_stored_graph_scores_as_before(name, backend, tmp_path):
+    entry = read_entry(FROZEN / name)
+    moment = entry.moments[-1]
+    repository = entry.lay_out(tmp_path, moment)
+    folder = Repository(repository).version(entry.model).folder
+    try:
+        compile_version(folder, CompileOptions((backend,), "float32"), Quiet())
+    except FreshetError as error:
+        pytest.skip(str(error))
+
+    stored = entry.scores()
+    with adapter.opened(repository) as processor:
+        assert adapter.computes(processor, entry.model) == f"{backend} float32"
+        for request in entry.requests():
+            generation, scores = adapter.ask(processor, entry.model, request.inputs, request.way)
+            assert generation == moment.generation
+            for output, array in scores.items():
+                expected = stored[f"{moment.name}/{request.name}"][output]
+                np.testing.assert_allclose(array, expected, rtol=0, atol=OTHER_BACKEND)
