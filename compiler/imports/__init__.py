@@ -19,6 +19,7 @@ combining         sums and means over the ids of a row
 draft             the parts of a package: inputs, features, tables
 deriving          columns that the engine's own transforms compute
 dense_side        the dense side as a DenseGraph
+second_copies     tables whose rows the model reads in a second place, which a delta of the table does not reach
 stage_graph       what tables do not take the place of, written as one frozen graph
 tensorflow_stage  runs such a graph; the entry point freshet.stages
 import_report     what was put where and why, as plain data

@@ -30,6 +30,7 @@ from compiler.imports.import_report import describe
 from compiler.imports.inputs import plain
 from compiler.imports.runner import Runner
 from compiler.imports.samples import make_samples
+from compiler.imports.second_copies import notes_of, second_copies
 from compiler.imports.shapes import SIZES, Shapes
 from compiler.imports.tensorflow_stage import TensorFlowStage
 from compiler.imports.wordless import wordless
@@ -156,7 +157,8 @@ class Importer:
         return draft
 
     def report(self, cut: Cut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
-        return describe(self.source, self.shapes, cut, draft, graph, notes)
+        copies = second_copies(cut, draft, self.shapes, graph.weights)
+        return describe(self.source, self.shapes, cut, draft, graph, [*notes, *notes_of(copies)])
 
     def manifest(
         self, model: str, version: int, cut: Cut, draft: Draft, graph: DenseGraph, notes: list[str]
@@ -176,6 +178,7 @@ class Importer:
             files={},
             transforms=draft.transforms,
             stage=StageEntry("tensorflow", STAGE_FILE, [o.spec for o in draft.stage.outputs]) if draft.stage else None,
+            copies=second_copies(cut, draft, self.shapes, graph.weights),
             notes={"import": self.report(cut, draft, graph, notes)},
         )
 

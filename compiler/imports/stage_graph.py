@@ -44,10 +44,14 @@ class StageWriter:
         return spec.name
 
     @property
+    def refs(self) -> list[Ref]:
+        """The tensors that the stage puts out."""
+        return [ref for o in self.outputs for ref in (o.values, o.segments) if ref is not None]
+
+    @property
     def nodes(self) -> list[ForeignNode]:
         """The nodes that the stage runs."""
-        refs = [ref for o in self.outputs for ref in (o.values, o.segments) if ref is not None]
-        return self._graph.ancestors(refs)
+        return self._graph.ancestors(self.refs)
 
     def write(self) -> bytes:
         """The stage; raises TooLarge for one that no GraphDef can hold."""
@@ -65,8 +69,7 @@ class StageWriter:
                 nbytes += self._table(extra, node, given)
         if nbytes > MAX_NBYTES:
             raise TooLarge("stage: it would hold more than 2 GiB of constants, which no TensorFlow graph can")
-        refs = [ref for o in self.outputs for ref in (o.values, o.segments) if ref is not None]
-        definition = self._graph.graph_def(refs, given)
+        definition = self._graph.graph_def(self.refs, given)
         definition.node.extend(extra.node)
         for output in self.outputs:
             self._identity(definition, f"output/{output.spec.name}", output.values, given)

@@ -66,15 +66,19 @@ def fit_of(model: Any, manifest: Manifest, given: Mapping[str, Any], published_k
                 used |= {entry.name, getattr(layers.get(id(variable)), "name", "")}
                 keys = _row_keys(manifest, entry, shape[0], layers.get(id(variable)), given, published_keys)
                 tables.append((entry, keys, variable))
-        elif name is not None:
+                if id(variable) in trained:
+                    manifest.check_reachable(entry.name)
+        if name is not None:
             dense[name] = variable
-        elif id(variable) in trained:
+        if entries or name is not None:
+            continue
+        if id(variable) in trained:
             known = ", ".join([*(t.name for t in manifest.tables), *manifest.dense])[:300] or "none"
             raise BadInput(
                 f"variable {variable.path!r} of shape {shape} is trained and none of the package's tables and weights: "
                 f"{known}"
             )
-        elif "float" in str(variable.dtype):
+        if "float" in str(variable.dtype):
             left_out[variable.path] = variable
     for name in given.keys() - used:
         raise BadInput(f"keys: an embedding layer or a table wanted, got {name[:64]!r}")

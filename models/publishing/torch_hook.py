@@ -261,16 +261,20 @@ def _matched(
                 raise BadInput(
                     f"table {name!r}: rows of {entries[name].dim} wanted, the model's are {list(tensor.shape[1:])}"
                 )
+            if tensor.requires_grad:
+                manifest.check_reachable(name)
             tables.append((entries[name], tensor))
-        elif name in manifest.dense:
+        if name in manifest.dense:
             if list(tensor.shape) != manifest.dense[name]:
                 wanted, got = manifest.dense[name], list(tensor.shape)
                 raise BadInput(f"dense weight {name!r}: shape {wanted} wanted, the model's is {got}")
             dense[name] = tensor
-        elif tensor.requires_grad and not any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
+        if name in entries or name in manifest.dense:
+            continue
+        if tensor.requires_grad and not any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
             known = ", ".join([*entries, *manifest.dense])[:300] or "none"
             raise BadInput(f"parameter {name!r} is trained and none of the package's tables and weights: {known}")
-        elif tensor.is_floating_point():
+        if tensor.is_floating_point():
             left_out[name] = tensor
     missing = (entries.keys() | manifest.dense.keys()) - state.keys()
     if missing and not tables and not dense:

@@ -86,6 +86,8 @@ class Delta:
         for name, table in self.tables.items():
             if name not in tables:
                 raise BadInput(f"delta: table {name[:64]!r} is not one of the model's")
+            if len(table.keys) or len(table.removed):
+                self._check_copy(manifest, name)
             dim = tables[name].dim
             if table.rows.shape != (len(table.keys), dim):
                 wanted, got = [len(table.keys), dim], list(table.rows.shape)
@@ -108,6 +110,16 @@ class Delta:
                 raise BadInput(f"delta: dense tensor {name!r}: shape {wanted} wanted, got {got}")
             if not all_finite(tensor):
                 raise BadInput(f"delta: dense tensor {name!r} holds NaN or infinity")
+
+    def _check_copy(self, manifest: Manifest, table: str) -> None:
+        """Raise BadInput where the model reads a table's rows in a second place that this delta does not change."""
+        manifest.check_reachable(table)
+        weight = manifest.copies.get(table)
+        if weight is not None and weight not in self.dense:
+            raise BadInput(
+                f"delta: table {table!r} changes without dense weight {weight!r}, which holds the same rows: expected "
+                "both in one delta"
+            )
 
 
 def all_finite(array: NDArray[np.float32]) -> bool:

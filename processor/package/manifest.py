@@ -183,6 +183,8 @@ class Manifest:
     where it cannot be run. event_time: [first, last] event of the training data, Unix seconds, or [].
     width: columns of the dense input. dense: name -> shape of every dense tensor (float32). user_width: numbers that
     the dense graph's user part computes of a request; 0 where it is not divided (processor.package.roles).
+    copies: tables whose rows an imported model holds a second time: by table, the dense weight that does, or "" for a
+    constant of the stage. Delta.check() refuses a delta that would change one of the two alone.
     key, signature: who has signed to_sign(), "" for nobody. edition: how often it was signed anew."""
 
     model: str
@@ -203,6 +205,7 @@ class Manifest:
     format: str = FORMAT
     notes: dict[str, Any] = field(default_factory=dict)
     user_width: int = 0
+    copies: dict[str, str] = field(default_factory=dict)
     key: str = ""
     signature: str = ""
     edition: int = 0
@@ -212,9 +215,10 @@ class Manifest:
         """The file's bytes; raises BadInput when the manifest contradicts itself."""
         validate(self)
         document = dataclasses.asdict(self)
-        if not self.transforms:
+        for name in ("transforms", "copies"):
             # A server from before there were any refuses a key that it does not know.
-            del document["transforms"]
+            if not document[name]:
+                del document[name]
         if not self.key:
             for name in SIGNED:
                 del document[name]
@@ -243,6 +247,14 @@ class Manifest:
 
     def table(self, name: str) -> TableEntry:
         return next(t for t in self.tables if t.name == name)
+
+    def check_reachable(self, table: str) -> None:
+        """Raise BadInput where the model reads a table's rows in its stage too, which no delta changes."""
+        if self.copies.get(table) == "":
+            raise BadInput(
+                f"table {table!r} cannot be changed by deltas: the model reads its rows in its stage too, where they "
+                "are constants; publish a new version"
+            )
 
     def input(self, name: str) -> Input:
         return next(i for i in self.inputs if i.name == name)
@@ -337,6 +349,11 @@ def validate(manifest: Manifest) -> None:
     _unique([o.name for o in m.outputs], "manifest.outputs")
     _want(bool(m.inputs), "manifest.inputs: at least one wanted")
     _want(bool(m.outputs), "manifest.outputs: at least one wanted")
+    tables = {t.name for t in m.tables}
+    for name, weight in m.copies.items():
+        _want(name in tables, f"manifest.copies: expected names of tables, got {name[:64]!r}")
+        there = weight in m.dense or not weight
+        _want(there, f"manifest.copies[{name}]: expected a dense weight or '', got {weight[:64]!r}")
     if m.stage is not None:
         _want(NAME.fullmatch(m.stage.runtime) is not None, "manifest.stage.runtime: a plain name wanted")
         _want(m.stage.file in m.files, "manifest.stage.file: not among manifest.files")

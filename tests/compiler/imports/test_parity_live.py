@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from processor.package.delta import Delta, TableDelta, write_delta
-from processor.package.version import VersionReader
+from processor.package.version import VersionReader, table_file
 from tests.compiler.imports.foreign import MODELS, variable
 from tests.e2e.servers import ALONE, LiveServer
 from tests.plugins import environment
@@ -90,6 +90,36 @@ def test_a_delta_of_imported_dense_weights_changes_scores_under_the_variables_ow
 
     assert (status, reply["generation"]) == (200, "1.1")
     assert predict(server, "dense", request)[""][0][0] > before[0][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "request_of"),
+    [
+        ("attention", lambda i: {"item": [i, 5], "history": [[i, 5, 6, 0, 0, 0], [i, 5, 6, 0, 0, 0]]}),
+        ("sparse", lambda i: {"ids": [[i, 5], [6]]}),
+        ("safe", lambda i: {"ids": [[i, 5], [6]]}),
+    ],
+)
+def test_after_a_row_is_copied_two_ids_score_alike(name, request_of, imported, server, tmp_path):
+    reader, one, other = VersionReader(imported[1][name].folder), 3, 9
+    assert reader.manifest.copies == {}
+    before = [predict(server, name, request_of(i))[""] for i in (one, other)]
+    tables = {}
+    for table in reader.manifest.tables:
+        stored = reader.tensors(table_file(table.name))
+        row = stored["rows"][stored["keys"] == other]
+        if not len(row):
+            # Computed rows, such as masks: both keys have the default.
+            assert one not in stored["keys"]
+            continue
+        tables[table.name] = TableDelta(np.array([one], np.int64), np.array(row, np.float32), np.empty(0, np.int64))
+
+    status, reply = server.upload(name, written(Delta(name, 1, 1, 0, tables, {}, published_at=1.0), tmp_path))
+
+    assert (status, reply["generation"]) == (200, "1.1")
+    after = [predict(server, name, request_of(i))[""] for i in (one, other)]
+    assert np.abs(np.subtract(*before)).max() > 1e-4
+    np.testing.assert_allclose(*after, atol=1e-6)
 
 
 def test_inputs_that_the_model_refuses_are_the_clients_error_and_the_server_goes_on(server):

@@ -1,5 +1,7 @@
 """Variables of a Keras model as tables, weights and keys of its package; what cannot be told is refused by name."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -58,6 +60,30 @@ def test_a_model_that_lies_in_another_one_has_the_same_names(repository, model):
     inner, outer = fit(repository, model), fit(repository, Outer())
     assert {entry.name for entry, _, _ in outer.tables} == {entry.name for entry, _, _ in inner.tables}
     assert outer.dense.keys() == inner.dense.keys()
+
+
+def test_a_trained_table_that_no_delta_reaches_is_refused(repository, model):
+    publisher = Publisher(repository, "ctr")
+    staged = dataclasses.replace(publisher.manifest, copies={"item_rows.embeddings": ""})
+
+    with pytest.raises(BadInput, match=r"table 'item_rows\.embeddings' cannot be changed by deltas"):
+        fit_of(model, staged, {}, publisher.published_keys)
+    model.get_layer("item_rows").trainable = False
+    try:
+        assert fit_of(model, staged, {}, publisher.published_keys).tables
+    finally:
+        model.get_layer("item_rows").trainable = True
+
+
+def test_a_table_that_is_a_weight_too_is_both(repository, model):
+    publisher = Publisher(repository, "ctr")
+    path = model.get_layer("item_rows").embeddings.path
+    dense = {**publisher.manifest.dense, path: [30, 4]}
+    tied = dataclasses.replace(publisher.manifest, dense=dense, copies={"item_rows.embeddings": path})
+    found = fit_of(model, tied, {}, publisher.published_keys)
+
+    assert found.dense[path] is model.get_layer("item_rows").embeddings
+    assert "item_rows.embeddings" in {entry.name for entry, _, _ in found.tables}
 
 
 def test_keys_that_cannot_be_told_are_asked_for_and_taken(repository):

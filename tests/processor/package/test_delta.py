@@ -384,6 +384,21 @@ def test_a_delta_that_does_not_fit_the_model_is_refused(change, message):
         delta.check(small)
 
 
+@pytest.mark.parametrize(("keys", "removed"), [([1, 2], []), ([], [3])])
+def test_a_table_that_the_stage_reads_too_takes_no_delta(keys, removed):
+    read_twice = dataclasses.replace(small, copies={"user": ""})
+    make_delta(1, [], []).check(read_twice)
+    with pytest.raises(BadInput, match="table 'user' cannot be changed by deltas"):
+        make_delta(1, keys, removed).check(read_twice)
+
+
+def test_a_table_that_is_a_weight_too_changes_with_it():
+    tied = dataclasses.replace(small, copies={"user": "mlp_0/bias"})
+    make_delta(1, [1, 2], [3], dense_seed=1).check(tied)
+    with pytest.raises(BadInput, match="table 'user' changes without dense weight 'mlp_0/bias'"):
+        make_delta(1, [1, 2], [3]).check(tied)
+
+
 @pytest.mark.parametrize(
     ("dtype", "value"), [("float16", 65520.0), ("bfloat16", 3.4e38), ("float32", None), ("int8", None)]
 )

@@ -118,6 +118,14 @@ rules = {
     "version 0": (put("version", 0), "version: a positive integer wanted, got 0"),
     "width 0": (put("width", 0), "width: 1 to 1048576 wanted, got 0"),
     "width beyond the limit": (put("width", 2**20 + 1), "width: 1 to 1048576 wanted"),
+    "a second copy of no table": (
+        put("copies", {"nobody": ""}),
+        r"manifest\.copies: expected names of tables, got 'nobody'",
+    ),
+    "a second copy in no weight": (
+        put("copies", {"user": "w"}),
+        r"manifest\.copies\[user\]: expected a dense weight or ''",
+    ),
     "an event time of three": (put("event_time", [1, 2, 3]), "event_time: .* wanted"),
     "no inputs": (both(put("inputs", []), put("features", [])), "inputs: at least one wanted"),
     "no outputs": (put("outputs", []), "outputs: at least one wanted"),
@@ -342,6 +350,12 @@ def test_features_may_stand_in_any_order_as_long_as_they_tile_the_dense_input(di
         width=sum(dims),
     )
     assert Manifest.from_json(built.to_json()) == built
+
+
+def test_second_copies_of_tables_survive_the_file():
+    held = dataclasses.replace(GOOD, copies={GOOD.tables[0].name: "", GOOD.tables[1].name: "mlp_0/bias"})
+    assert Manifest.from_json(held.to_json()) == held
+    assert b'"copies"' not in GOOD.to_json()
 
 
 def test_a_manifest_without_transforms_can_be_read_by_a_server_from_before_them():
