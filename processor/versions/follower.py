@@ -13,7 +13,7 @@ States
                (processor.versions.probation) finds out of line is held so: by a record, which all servers of the
                repository follow, whichever of them was first; in memory alone where none can be written
     DIVERGED   what is on disk is not what is served under its name: nothing further is taken, until the file that says
-               so is put back as it was, or the version is loaded anew
+               so is put back as it was, a repair sets it aside (processor.chain.repair), or the version is loaded anew
 
 Staleness is how long ago a look last found that what is served is what the records say: CURRENT, or HELD, which is a
 decision and the same everywhere. A look that finds something newer and cannot serve it, or that cannot be made at all,
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from processor.chain.bare_delta import Arrivals, BareDelta
-from processor.chain.chain_record import MAX_REASON, RELEASE, ROLLBACK
+from processor.chain.chain_record import MAX_REASON, RELEASE, REPAIR, ROLLBACK
 from processor.chain.history import History, Link
 from processor.chain.ledger import Ledger
 from processor.chain.patrol import Identity, identity_of
@@ -128,11 +128,17 @@ class Follower:
             now = identity_of(self._astray)
             if now != self._seen:
                 self._seen, self._diverged = now, ""
+        if self._diverged and self.ledger.repaired():
+            self._diverged = ""
+        goes_on = "what is on disk is again what is served"
         if not self._diverged:
             try:
-                came = {record.kind for record in self.ledger.look()}
+                came = {record.kind: record for record in self.ledger.look()}
                 self.ledger.remember()
-                if ROLLBACK in came or (self._held_here and RELEASE in came):
+                if REPAIR in came:
+                    repair = came[REPAIR]
+                    goes_on = f"record {repair.number} sets aside records {repair.since} to {repair.number - 1}"
+                if ROLLBACK in came or REPAIR in came or (self._held_here and RELEASE in came):
                     self.stay(None)
                 self.ledger.patrol()
                 events += self.reconcile(version, self.target)
@@ -146,7 +152,7 @@ class Follower:
                 events += self.wait(str(error))
         if self._said and not self._diverged:
             self._said = ""
-            events.insert(0, f"{self._model} goes on: what is on disk is again what is served")
+            events.insert(0, f"{self._model} goes on: {goes_on}")
         self.tell(version)
         return events
 

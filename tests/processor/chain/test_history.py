@@ -188,6 +188,8 @@ def test_a_history_since_a_snapshot_goes_on_as_the_whole_one_does():
         (dict(top=9), "top 9"),
         (dict(step=2, top=2), "not ahead"),
         (dict(kind=ROLLBACK), "which is not on the line"),
+        (dict(snapshot=10**9), "names record 1000000000 as its snapshot, which is none"),
+        (dict(snapshot=3), "names record 3 as its snapshot, which is none"),
     ],
 )
 def test_a_record_that_breaks_a_rule_is_no_record_of_the_chain(change, message):
