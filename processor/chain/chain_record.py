@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from processor.errors import BadInput, Corrupt
+from processor.errors import BadInput, Corrupt, printable
 from processor.package.manifest import SIGNED as MANIFEST_SIGNED
 from processor.package.manifest import Manifest
 from processor.package.signature import KEY_ID, SIGNATURE, Signer
@@ -203,11 +203,6 @@ def root_digest(manifest: Manifest) -> str:
 def delta_digest(parent: str, file_sha256: str) -> str:
     """The digest of the generation that a delta leads to."""
     return sha256(f"{parent} {file_sha256}".encode())[:DIGEST_DIGITS]
-
-
-def printable(text: str) -> str:
-    """`text` with every character that is not printable written as Python would, such as \\n or \\u202e."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def check_reason(reason: str) -> str:

@@ -500,8 +500,10 @@ class Ledger:
             return None
         if not data:
             # Where there are no hard links a record is created and then written: nobody wrote this one yet, or ever.
-            if before is not None and self._unix_s() - before[0] / 1e9 > ABANDONED_S:
-                raise Abandoned(f"record {number}: the file is empty; remove it if nobody is writing to the repository")
+            # An object store shows no object before all of it is there.
+            if self.place.remote or (before is not None and self._unix_s() - before[0] / 1e9 > ABANDONED_S):
+                cure = "if nobody is writing it, `freshet delta repair` sets it aside"
+                raise Abandoned(f"record {number}: the file is empty; {cure}")
             return None
         try:
             record = ChainRecord.from_bytes(data, number)

@@ -11,8 +11,7 @@ from processor.chain.chain_record import REPAIR, ChainRecord, record_name, sha25
 from processor.chain.damage import find_damage, repair
 from processor.chain.ledger import Ledger
 from processor.chain.repair import Marks
-from processor.errors import BadInput, Conflict, Diverged, KeyWanted
-from processor.package.keyring import Keyring
+from processor.errors import BadInput, Conflict, Diverged
 from processor.package.repository import Repository
 from tests.packages import make_delta, write_package
 from tests.processor.chain.damaged import MILLISECONDS, damaged_chain, delta_record, write_unchecked
