@@ -124,6 +124,18 @@ REFUSED = {
     "beyond float32": ({"rows": {"user": ([7], [[1e300, 0, 0, 0]])}}, "NaN or infinity for key 7"),
     "words as values": ({"rows": {"user": ([7], [["a", "b", "c", "d"]])}}, "table 'user': values: numbers wanted"),
     "an unknown weight": ({"dense": {"bias": [0.0]}}, "dense weight 'bias' is not one of the model's"),
+    "a time in milliseconds": (
+        {"rows": {"user": ([1], rows_of([1], 1))}, "event_time": (0, 1.7e12)},
+        r"delta: event_time: expected seconds since 1970, got 1700000000000.0; milliseconds\?",
+    ),
+    "a time before all time": (
+        {"rows": {"user": ([1], rows_of([1], 1))}, "event_time": (-1e300, 0.0)},
+        "delta: event_time: expected seconds since 1970, got -1e",
+    ),
+    "events that are none": (
+        {"rows": {"user": ([1], rows_of([1], 1))}, "events": -1},
+        "delta: events: expected a whole number below",
+    ),
     "a weight's shape": (
         {"dense": {"mlp_0/bias": [0.0]}},
         r"dense weight 'mlp_0/bias': shape \[\d+\] wanted, got \[1\]",
