@@ -37,7 +37,18 @@ from processor.package.delta import SUFFIX, Delta
 from processor.package.version import MANIFEST
 from processor.versions.probation import NEW, OutOfLine, Probation
 from processor.versions.served_version import Change, ServedVersion
-from processor.watching.stats import CURRENT, DIVERGED, HELD, WAITING, ChainStatus
+from processor.watching.stats import (
+    CURRENT,
+    DAMAGED,
+    DIVERGED,
+    GAP,
+    GATE,
+    HELD,
+    REFUSED,
+    UNREADABLE,
+    WAITING,
+    ChainStatus,
+)
 
 FOR_GOOD = -1
 LEARNED = 32
@@ -318,18 +329,22 @@ class Follower:
     def tell(self, version: ServedVersion) -> None:
         """Says in `status` where the version stands now."""
         history = self.ledger.history
-        state, reason = CURRENT, ""
+        state, reason, obstacle = CURRENT, "", ""
         if self._diverged:
-            state, reason = DIVERGED, self._diverged
+            state, reason, obstacle = DIVERGED, self._diverged, DAMAGED
         elif self._blocked is not None:
             state, reason = WAITING, self._blocked[1]
+            obstacle = UNREADABLE if self._blocked[0] == FOR_GOOD else REFUSED
         elif self._here is not None:
             alone = "on this server alone, which cannot write to the repository"
             state, reason = HELD, f"{self._held_here}; {alone}" if self._held_here else f"rolled back {alone}"
+            obstacle = GATE
         elif history.gate is not None:
-            state, reason = HELD, history.held or "held"
+            state, reason, obstacle = HELD, history.held or "held", GATE
         elif self._waiting:
-            state, reason = WAITING, next(iter(self._waiting.values()))
+            path, reason = next(iter(self._waiting.items()))
+            state = WAITING
+            obstacle = REFUSED if self._refused.get(path, ((), 0))[1] == FOR_GOOD else GAP
         seen = version.digest, history.number
         if seen != self._counted[0]:
             self._counted = seen, _distance(history, version.digest)
@@ -337,7 +352,7 @@ class Follower:
         if state in (CURRENT, HELD) and self.ledger.folder.is_dir():
             # Where the folder has gone nobody has looked at anything, though no record was missed.
             self.current_at_s = max(self.current_at_s, self._clock.now_s() - self._seen_s())
-        now = ChainStatus(state, reason, version.digest, history.number, history.top + 1, behind)
+        now = ChainStatus(state, reason, version.digest, history.number, history.top + 1, behind, obstacle)
         if now != self.status:
             self.status = now
 
