@@ -86,7 +86,8 @@ def repair(ledger: Ledger, first: int, reason: str = "", unix_s: Callable[[], fl
             at=unix_s(), reason=reason,
         )  # fmt: skip
         if ledger.create(record):
-            return record
+            # As it was written: signed, where that is asked for.
+            return ledger.history.events[-1]
     raise NotReady("chain: others are writing to it all the time; try again")
 
 

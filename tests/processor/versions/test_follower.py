@@ -8,12 +8,13 @@ import pytest
 from processor.chain import ledger as ledger_module
 from processor.chain.damage import repair
 from processor.chain.ledger import Ledger
-from processor.errors import BadInput, Conflict, NotReady, TooLarge
+from processor.errors import BadInput, Conflict, NotFound, NotReady, TooLarge
 from processor.generation import Generation
 from processor.package import place as place_module
 from processor.package.delta import Delta, write_delta
 from processor.package.repository import Repository
 from processor.tables import table as table_module
+from processor.watching.aftermath import LabelSums
 from tests.descriptors import few_descriptors
 from tests.packages import make_delta, write_package
 from tests.processor.chain.damaged import damaged_chain
@@ -487,3 +488,16 @@ def test_an_upload_in_milliseconds_is_refused_and_the_next_good_one_served(root,
     record(root, 1, [1])
     assert looked(model) == ["small 1.1 served"]
     assert (model.chain(1).state, open_model(root).chain(1).state) == ("CURRENT", "CURRENT")
+
+
+def test_labels_are_taken_of_generations_that_were(root):
+    model = open_model(root)
+    record(root, 1, [1])
+    looked(model)
+    model.calibrated(Generation(1, 1), LabelSums(2.0, 3.0, 5))
+    model.calibrated(Generation(1, 0), LabelSums(2.0, 3.0, 5))
+    for generation in (Generation(1, 2), Generation(1, 10**9)):
+        with pytest.raises(NotFound, match="never was"):
+            model.calibrated(generation, LabelSums(2.0, 3.0, 5))
+    with pytest.raises(BadInput, match="labels: expected a sum from 0 to 5"):
+        model.calibrated(Generation(1, 1), LabelSums(2.0, 1e300, 5))
