@@ -163,7 +163,13 @@ class History:
         if (record.parent_step, record.parent) != (self.head.step, self.head.digest):
             raise Conflict(f"{where}: stands on step {record.parent_step}, the chain is at step {self.head.step}")
         known = {0, self._hint, *(one.number for one in self._snapshots)}
-        if record.snapshot not in known and not (record.kind == SNAPSHOT and record.snapshot == record.number):
+        # One from before the snapshot that this history begins with is known to older records alone.
+        before = self.base.record.number if self.base.record is not None else 0
+        if (
+            record.snapshot not in known
+            and not record.snapshot < before
+            and not (record.kind == SNAPSHOT and record.snapshot == record.number)
+        ):
             raise Conflict(f"{where}: names record {record.snapshot} as its snapshot, which is none")
         if record.kind == REPAIR:
             self._check_repair(record, where)

@@ -38,10 +38,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 from collections.abc import Callable
 
 from processor.chain.chain_record import MAX_RECORD_NBYTES, REPAIR, ChainRecord, record_name, sha256
-from processor.errors import Conflict, Corrupt, NotReady, unreadable
+from processor.errors import Conflict, Corrupt, NotReady
 from processor.package.place import VersionPlace
 from processor.package.regular_file import read_file
 
@@ -66,7 +67,8 @@ def record_bytes(place: VersionPlace, number: int) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise unreadable(f"record {number}", error) from None
+        # Of no record alone: where the folder cannot be read, none can, and no search for the last one would end.
+        raise NotReady(f"record {number}: cannot be read: {os.strerror(error.errno or 0)}") from None
 
 
 def find_repair(place: VersionPlace, first: int, check: Callable[[ChainRecord, bytes], None]) -> ChainRecord | None:

@@ -10,7 +10,7 @@ from processor.chain.damage import find_damage, repair
 from processor.chain.ledger import Ledger
 from processor.chain.repair import NO_FILE, Marks, NewRepairs, find_repair, parsed_repair, record_bytes
 from processor.chain.resigning import resign
-from processor.errors import Conflict, Corrupt, Diverged, KeyWanted
+from processor.errors import Conflict, Corrupt, Diverged, KeyWanted, NotReady
 from processor.package.repository import Repository
 from tests.packages import make_delta, write_package
 from tests.processor.chain.damaged import damaged_chain
@@ -156,3 +156,14 @@ def test_a_manifest_that_is_signed_anew_vouches_for_a_chain_around_what_is_set_a
     ledger = Ledger(signed_version(tmp_path, reads()))
     ledger.look()
     assert (ledger.history.head.step, ledger.history.number) == (5, 7)
+
+
+@pytest.mark.parametrize("what", ["file", "loop"])
+def test_a_folder_of_records_that_is_none_keeps_nobody_for_good(version, what):
+    chain = version.folder / "chain"
+    chain.write_bytes(b"") if what == "file" else chain.symlink_to("chain")
+    with pytest.raises(NotReady, match="record 1: cannot be read"):
+        Ledger(version).look()
+    assert not NewRepairs(version.place).come(0)
+    with pytest.raises(NotReady):
+        find_repair(version.place, 1, take_all)
