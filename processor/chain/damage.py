@@ -48,6 +48,9 @@ def find_damage(ledger: Ledger) -> Damage | None:
 
     Args:
         ledger: of the version; nothing of it has been read, or this has.
+
+    Raises:
+        NotReady: a record is just being written, or the repository cannot be read.
     """
     if ledger.history.number == 0:
         for number in range(ledger.place.newest(record_name), 0, -1):
@@ -56,6 +59,11 @@ def find_damage(ledger: Ledger) -> Damage | None:
                 break
     try:
         ledger.look()
+        if ledger.place.has(record_name(ledger.history.number + 1)):
+            # It has come since, or is empty still.
+            came = ledger.look()
+            if not came:
+                raise NotReady(f"record {ledger.history.number + 1}: somebody may be writing it; try again in a minute")
     except (Diverged, Abandoned) as error:
         return assess(ledger.place, ledger.history, str(error))
     return None

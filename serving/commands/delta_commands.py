@@ -124,7 +124,8 @@ def delta_repair(
         return
     print(f"{where}: record {history.number} is the last good one")
     for number, what in enumerate(damage.cut, start=damage.first):
-        why = printable(damage.why) if number == damage.first else f"stands on record {number - 1}"
+        first = printable(damage.why).removeprefix(f"record {number}: ")
+        why = first if number == damage.first else f"stands on record {number - 1}"
         print(f"  record {number}: {what or 'no record'}: {why}")
     print(f"  served after the cut: {history.version}.{history.target.step}; the next step is {damage.top + 1}")
     if not yes:

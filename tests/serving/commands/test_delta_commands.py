@@ -47,7 +47,7 @@ def test_repair_shows_then_cuts_what_ends_a_chain(version, tmp_path):
     shown = run("delta", "repair", *where, code=1)
     assert shown.splitlines() == [
         "small 1.3: record 3 is the last good one",
-        "  record 4: no record: record 4: at, reason or top out of bounds",
+        "  record 4: no record: at, reason or top out of bounds",
         "  record 5: delta 1.5: stands on record 4",
         "  record 6: rollback 1.3: stands on record 5",
         "  served after the cut: 1.3; the next step is 6",
