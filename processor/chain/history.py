@@ -125,6 +125,10 @@ class History:
         """The generation that has, or had, this step."""
         return self.links.get(self._by_step.get(step, ""))
 
+    def keep_undone(self, before: History) -> None:
+        """Knows generations of what this history was before it was read anew: they are on the line no more."""
+        self.links = before.links | self.links
+
     def undone(self) -> list[Link]:
         """Generations that are on the line no more, by step."""
         line = {link.digest for link in self.back(self.head)}

@@ -543,6 +543,8 @@ class Ledger:
             if isinstance(error, NotReady):
                 self._reread = 0
             raise
+        # Whoever stands on what was cut asks what it was, to put it back.
+        self.history.keep_undone(before[0])
         self._patrol.forget(record_name(number) for number in range(repair.since, repair.number))
 
     def _take(self, record: ChainRecord, data: bytes, path: Path | None = None) -> None:
