@@ -17,8 +17,8 @@ from pathlib import Path
 from processor.chain.bare_delta import STEP
 from processor.chain.chain_record import REPAIR, ChainRecord, record_name
 from processor.chain.history import MAX_STEP_AHEAD, History
-from processor.chain.ledger import Abandoned, Ledger
-from processor.chain.repair import Marks
+from processor.chain.ledger import Ledger
+from processor.chain.repair import Abandoned, Marks
 from processor.errors import Corrupt, Diverged, NotReady
 from processor.package.delta import SUFFIX
 from processor.package.place import VersionPlace

@@ -63,7 +63,7 @@ from processor.chain.chain_record import (
 from processor.chain.history import MAX_STEP_AHEAD, History, Link
 from processor.chain.patrol import Identity, Patrol, identity_of
 from processor.chain.pruning import missing
-from processor.chain.repair import NewRepairs, find_repair, record_bytes
+from processor.chain.repair import Abandoned, NewRepairs, find_repair, record_bytes
 from processor.chain.trusted_records import TrustedRecords
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.package.delta import (
@@ -203,11 +203,12 @@ class Ledger:
         """Reads the records before the snapshot too, for who goes back beyond it."""
         if not self.history.whole:
             kept, self._unwritten = self._unwritten, []
-            self.history, self._written = self._empty(), 0
-            self.look()
-            for data in kept:
-                self._take(ChainRecord.from_bytes(data, self.history.number + 1), data)
-            self._unwritten = kept
+            try:
+                self._read_all()
+                for data in kept:
+                    self._take(ChainRecord.from_bytes(data, self.history.number + 1), data)
+            finally:
+                self._unwritten = kept
 
     @property
     def written(self) -> bool:
@@ -519,8 +520,7 @@ class Ledger:
                 raise Diverged(f"record {record.number}: not what was adopted here without being written", path)
             del self._unwritten[0]
         elif record.kind in (ROLLBACK, HOLD) and record.step < self.history.base.step:
-            self.history, self._written = self._empty(), 0
-            self.look()
+            self._read_all()
             return
         elif record.kind == REPAIR and record.since <= self.history.number and self._reread < record.number:
             self._read_anew(record)
@@ -532,20 +532,28 @@ class Ledger:
 
     def _read_anew(self, repair: ChainRecord) -> None:
         """Reads the chain anew: what was read once is set aside by a repair, because it can be read no more."""
-        before = self.history, self._written
-        self.history, self._written, self._reread = self._empty(), 0, repair.number
+        before, self._reread = self.history, repair.number
         try:
-            self.look()
-            if self._written < repair.number:
-                raise NotReady(f"record {self._written + 1}: somebody may be writing it")
-        except BaseException as error:
-            self.history, self._written = before
-            if isinstance(error, NotReady):
-                self._reread = 0
+            self._read_all(repair.number)
+        except NotReady:
+            self._reread = 0
             raise
         # Whoever stands on what was cut asks what it was, to put it back.
-        self.history.keep_undone(before[0])
+        self.history.keep_undone(before)
         self._patrol.forget(record_name(number) for number in range(repair.since, repair.number))
+
+    def _read_all(self, until: int = 0) -> None:
+        """Reads the chain anew, from the first record on and at least to number `until`; where that fails, what was
+        known stays known."""
+        before = self.history, self._written
+        self.history, self._written = self._empty(), 0
+        try:
+            self.look()
+            if self._written < until:
+                raise NotReady(f"record {self._written + 1}: somebody may be writing it")
+        except BaseException:
+            self.history, self._written = before
+            raise
 
     def _take(self, record: ChainRecord, data: bytes, path: Path | None = None) -> None:
         try:
@@ -578,10 +586,6 @@ class Ledger:
             return identity_of(path) or (0, 0, 0), None
         good = data is not None and data.nbytes == record.nbytes and sha256(data) == record.sha256
         return before, data if good else None
-
-
-class Abandoned(NotReady):
-    """The file of a record is empty, and has been for longer than a writer takes."""
 
 
 def same_content(path: Path, digest: str) -> bool:

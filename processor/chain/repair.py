@@ -50,6 +50,10 @@ NO_FILE = b""
 """Stands for what lies under a record's name and cannot be read as a record's file: a folder, a pipe, a large file."""
 
 
+class Abandoned(NotReady):
+    """The file of a record is empty, and has been for longer than a writer takes."""
+
+
 def record_bytes(place: VersionPlace, number: int) -> bytes | None:
     """What lies under a record's name: its bytes, None where there is nothing.
 

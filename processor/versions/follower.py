@@ -342,9 +342,10 @@ class Follower:
         elif history.gate is not None:
             state, reason, obstacle = HELD, history.held or "held", GATE
         elif self._waiting:
-            path, reason = next(iter(self._waiting.items()))
-            state = WAITING
-            obstacle = REFUSED if self._refused.get(path, ((), 0))[1] == FOR_GOOD else GAP
+            # The one that comes next, if it is among them: only that keeps others from being served.
+            step, path = min((int(path.name.removesuffix(SUFFIX)), path) for path in self._waiting)
+            refused = step == history.top + 1 and self._refused.get(path, ((), 0))[1] == FOR_GOOD
+            state, reason, obstacle = WAITING, self._waiting[path], REFUSED if refused else GAP
         seen = version.digest, history.number
         if seen != self._counted[0]:
             self._counted = seen, _distance(history, version.digest)

@@ -18,6 +18,7 @@ TokenOption = Annotated[
     typer.Option("--admin-token", envvar="FRESHET_ADMIN_TOKEN", help="Bearer token; better set in the environment."),
 ]
 DEFAULT_ADMIN = "http://127.0.0.1:8502"
+SHOWN = 20
 
 
 @delta_app.command("list")
@@ -123,10 +124,12 @@ def delta_repair(
         print(f"{where}: nothing to repair: every record that a start reads is sound, {history.number} in all")
         return
     print(f"{where}: record {history.number} is the last good one")
-    for number, what in enumerate(damage.cut, start=damage.first):
+    for number, what in enumerate(damage.cut[:SHOWN], start=damage.first):
         first = printable(damage.why).removeprefix(f"record {number}: ")
         why = first if number == damage.first else f"stands on record {number - 1}"
         print(f"  record {number}: {what or 'no record'}: {why}")
+    if len(damage.cut) > SHOWN:
+        print(f"  and {len(damage.cut) - SHOWN:,} more, up to record {damage.last}")
     print(f"  served after the cut: {history.version}.{history.target.step}; the next step is {damage.top + 1}")
     if not yes:
         print("nothing was changed; --yes cuts this")

@@ -512,3 +512,22 @@ def test_a_reason_that_does_not_print_is_refused_by_every_way_in(version, reason
         with pytest.raises((BadInput, Conflict), match=r"reason: |not held"):
             way()
     assert ledger.history.number == 1
+
+
+def test_what_was_known_stays_known_where_the_chain_before_it_cannot_be_read(version):
+    whole = Ledger.of(version, whole=True)
+    for step in range(1, 6):
+        whole.publish(make_delta(step, [step]))
+    snapshot_at(whole, 4)
+    part = Ledger.of(version)
+    assert part.history.base.step == 4
+    (version.folder / record_name(2)).write_bytes(b"{}")
+    with pytest.raises(Diverged, match="record 2: "):
+        part.reach_back()
+    assert (part.history.head.step, part.history.number) == (5, 6)
+    # Nor does a rollback that leads behind the snapshot cut what is known.
+    back = whole.history.next("rollback", whole.history.on_line(3), at=1.7e9)
+    (version.folder / record_name(7)).write_bytes(back.to_bytes())
+    with pytest.raises(Diverged, match="record 2: "):
+        part.look()
+    assert (part.history.head.step, part.history.number) == (5, 6)

@@ -151,7 +151,9 @@ def test_a_refused_delta_is_a_concern_and_leaves_the_server_ready(root, open_pro
 def test_a_gap_and_a_damaged_chain_are_concerns_by_their_kinds(root, open_processor, clock):
     processor = open_processor(clock)
     publish(root, 3, [1])
+    publish(root, 5, [1]).write_bytes(b"not a delta")
     processor.poll()
+    # Neither keeps what comes next from being served.
     assert processor.catalogue["small"].chain(1).obstacle == "gap"
     (root / "small" / "1" / "chain").mkdir()
     (root / "small" / "1" / "chain" / "0000000001.json").write_bytes(b"{}")
