@@ -496,7 +496,7 @@ class Ledger:
         try:
             data = record_bytes(self.place, number)
         except Corrupt as error:
-            raise Diverged(str(error), path) from None
+            raise Diverged(f"record {number}: {error}", path) from None
         if data is None:
             return None
         if not data:

@@ -87,14 +87,14 @@ class Delta:
         writers both ask here: what cannot be read back is never written."""
         for name in ("version", "step", "parent_step", "events"):
             value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or not 0 <= value < MAX_NATURAL:
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value < MAX_NATURAL:
                 raise BadInput(f"delta: {name}: expected a whole number below 10**18, got {str(value)[:40]!r}")
         if self.step <= self.parent_step:
             raise BadInput(f"delta: expected a step above its parent {self.parent_step}, got {self.step}")
         check_time("published_at", self.published_at, 0.0)
         times = self.event_time
-        if times is not None and len(times) != 2:
-            raise BadInput(f"delta: event_time: expected two times, first and last, got {len(times)}")
+        if times is not None and not (isinstance(times, (tuple, list)) and len(times) == 2):
+            raise BadInput(f"delta: event_time: expected two times, first and last, got {type(times).__name__}")
         for time_s in times or ():
             check_time("event_time", time_s, -MAX_TIME_S)
 
@@ -136,7 +136,7 @@ def check_time(name: str, time_s: float, least_s: float) -> None:
         time_s: Unix seconds.
         least_s: the smallest value that is taken; the largest is below MAX_TIME_S.
     """
-    if not isinstance(time_s, (int, float, np.integer, np.floating)):
+    if isinstance(time_s, bool) or not isinstance(time_s, (int, float, np.integer, np.floating)):
         raise BadInput(f"delta: {name}: expected seconds since 1970 as a number, got {type(time_s).__name__}")
     if not least_s <= time_s < MAX_TIME_S:
         hint = "; milliseconds?" if MAX_TIME_S <= time_s < 1e3 * MAX_TIME_S else ""
@@ -161,12 +161,12 @@ def stream_delta(file: BinaryIO, delta: Delta) -> None:
     delta.check_manifest()
     arrays: dict[str, NDArray[Any]] = {}
     for name, table in delta.tables.items():
-        arrays[f"tables/{name}/keys"] = table.keys
-        arrays[f"tables/{name}/removed"] = table.removed
+        arrays[f"tables/{name}/keys"] = _typed(table.keys, np.int64, 1, f"tables/{name}/keys")
+        arrays[f"tables/{name}/removed"] = _typed(table.removed, np.int64, 1, f"tables/{name}/removed")
     for name, table in delta.tables.items():
-        arrays[f"tables/{name}/rows"] = table.rows
+        arrays[f"tables/{name}/rows"] = _typed(table.rows, np.float32, 2, f"tables/{name}/rows")
     for name, tensor in delta.dense.items():
-        arrays[f"dense/{name}"] = tensor
+        arrays[f"dense/{name}"] = _typed(tensor, np.float32, None, f"dense/{name}")
     metadata = {
         "format": FORMAT,
         "model": delta.model,

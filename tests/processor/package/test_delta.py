@@ -442,7 +442,17 @@ def test_what_is_no_safetensors_file_is_called_that(data, kind):
         (dict(published_at="now"), "published_at: expected seconds since 1970 as a number, got str"),
         (dict(event_time=(0, 1.7e12)), "event_time: expected seconds since 1970, got 1700000000000.0; milliseconds"),
         (dict(event_time=(-1e300, 0.0)), "event_time: expected seconds since 1970, got -1e"),
-        (dict(event_time=(1.0,)), "event_time: expected two times, first and last, got 1"),
+        (dict(event_time=(1.0,)), "event_time: expected two times, first and last, got tuple"),
+        (dict(event_time=7.0), "event_time: expected two times, first and last, got float"),
+        (dict(event_time=(True, 7.0)), "event_time: expected seconds since 1970 as a number, got bool"),
+        (dict(events=True), "events: expected a whole number below"),
+        (dict(dense={"w": np.zeros(3)}), "tensor 'dense/w': float32 wanted, got float64"),
+        (
+            dict(
+                tables={"user": TableDelta(np.zeros(1, np.int32), np.zeros((1, 4), np.float32), np.zeros(0, np.int64))}
+            ),
+            "tensor 'tables/user/keys': int64 of rank 1 wanted, got int32",
+        ),
         (dict(event_time=(None, 1.0)), "event_time: expected seconds since 1970 as a number, got NoneType"),
         (dict(events=-1), "events: expected a whole number below"),
         (dict(events=1.5), "events: expected a whole number below"),
@@ -456,7 +466,13 @@ def test_what_a_reader_would_refuse_is_not_written(tmp_path, changes, message):
     assert list(tmp_path.iterdir()) == []
 
 
-odd = st.floats() | st.integers(-(10**20), 10**20) | st.none() | st.sampled_from([1.7e12, -1e12, 1e12 - 1])
+odd = (
+    st.booleans()
+    | st.floats()
+    | st.integers(-(10**20), 10**20)
+    | st.none()
+    | st.sampled_from([1.7e12, -1e12, 1e12 - 1])
+)
 
 
 @given(published_at=odd, times=st.none() | st.lists(odd, max_size=3), events=odd, step=odd)
