@@ -166,15 +166,8 @@ class History:
             raise Conflict(f"{where}: does not continue record {self.number}")
         if (record.parent_step, record.parent) != (self.head.step, self.head.digest):
             raise Conflict(f"{where}: stands on step {record.parent_step}, the chain is at step {self.head.step}")
-        known = {0, self._hint, *(one.number for one in self._snapshots)}
-        # One from before the snapshot that this history begins with is known to older records alone.
-        before = self.base.record.number if self.base.record is not None else 0
-        if (
-            record.snapshot not in known
-            and not record.snapshot < before
-            and not (record.kind == SNAPSHOT and record.snapshot == record.number)
-        ):
-            raise Conflict(f"{where}: names record {record.snapshot} as its snapshot, which is none")
+        if record.snapshot not in (0, self._hint):
+            self._check_snapshot(record, where)
         if record.kind == REPAIR:
             self._check_repair(record, where)
             return
@@ -215,6 +208,13 @@ class History:
             self.events.append(record)
         self.files.add(record.file)
         self.number, self.newest, self.top, self._hint = record.number, sha256, record.top, record.snapshot
+
+    def _check_snapshot(self, record: ChainRecord, where: str) -> None:
+        itself = record.kind == SNAPSHOT and record.snapshot == record.number
+        # One from before the snapshot that this history begins with is known to older records alone.
+        older = self.base.record is not None and record.snapshot < self.base.record.number
+        if not itself and not older and all(one.number != record.snapshot for one in self._snapshots):
+            raise Conflict(f"{where}: names record {record.snapshot} as its snapshot, which is none")
 
     def _check_repair(self, record: ChainRecord, where: str) -> None:
         if (record.step, record.digest) != (self.head.step, self.head.digest):
