@@ -65,7 +65,8 @@ def find_damage(ledger: Ledger) -> Damage | None:
             if not came:
                 raise NotReady(f"record {ledger.history.number + 1}: somebody may be writing it; try again in a minute")
     except (Diverged, Abandoned) as error:
-        return assess(ledger.place, ledger.history, str(error))
+        damage = assess(ledger.place, ledger.history, str(error), ledger.check_record)
+        return damage if damage is not None else find_damage(ledger)
     return None
 
 
@@ -99,25 +100,33 @@ def repair(ledger: Ledger, first: int, reason: str = "", unix_s: Callable[[], fl
     raise NotReady("chain: others are writing to it all the time; try again")
 
 
-def assess(place: VersionPlace, history: History, why: str) -> Damage:
-    """What a repair would set aside.
+def assess(
+    place: VersionPlace, history: History, why: str, check: Callable[[ChainRecord, bytes], None]
+) -> Damage | None:
+    """What a repair would set aside; None where there is one, which has come since.
 
     Args:
         place: the version's.
         history: the records before the first that is none.
         why: what is wrong with that.
+        check: see find_repair().
     """
     first, marks, cut = history.number + 1, Marks(), list[str | None]()
-    steps = [history.top, *_named_steps(place.folder)]
+    # A record that does not tell its step may have used the one after those before it.
+    steps, untold = [history.top, *_named_steps(place.folder)], 0
     for number in itertools.count(first):
         data = marks.read(place, number)
         if data is None:
             break
+        if marks.repair(data, number, first, check) is not None:
+            return None
         marks.add(number, data)
-        steps += _told_steps(data)
+        told = _told_steps(data)
+        steps, untold = [*steps, *told], 0 if told else untold + 1
         cut.append(_in_words(data, number))
-    ahead = [step for step in steps if step <= history.top + MAX_STEP_AHEAD]
-    return Damage(first, number - 1, why, marks.digest(), max(ahead), tuple(cut))
+    most = history.top + MAX_STEP_AHEAD
+    top = min(most, max(step for step in steps if step <= most) + untold)
+    return Damage(first, number - 1, why, marks.digest(), top, tuple(cut))
 
 
 def _told_steps(data: bytes) -> list[int]:

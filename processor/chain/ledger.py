@@ -63,7 +63,7 @@ from processor.chain.chain_record import (
 from processor.chain.history import MAX_STEP_AHEAD, History, Link
 from processor.chain.patrol import Identity, Patrol, identity_of
 from processor.chain.pruning import missing
-from processor.chain.repair import Abandoned, NewRepairs, find_repair, record_bytes
+from processor.chain.repair import Abandoned, NewRepairs, find_repair, newest_repair, record_bytes
 from processor.chain.trusted_records import TrustedRecords
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.package.delta import (
@@ -75,7 +75,7 @@ from processor.package.delta import (
     read_delta_file,
     stream_delta,
 )
-from processor.package.regular_file import file_sha256
+from processor.package.regular_file import file_sha256, same_content
 from processor.package.signature import Signer
 from processor.package.version import DELTAS, VersionReader, inside
 
@@ -144,9 +144,14 @@ class Ledger:
         except (Diverged, Abandoned):
             if self._written + 1 != number or self._unwritten:
                 raise
-            repair = find_repair(self.place, number, self._check)
+            repair = find_repair(self.place, number, self.check_record)
             if repair is None:
-                raise
+                # What was read before may be set aside as well.
+                wider = newest_repair(self.place, number)
+                if wider is None or wider.since >= number or wider.number <= self._reread:
+                    raise
+                self._read_anew(wider)
+                return wider
         path, data = self.folder / record_name(repair.number), repair.to_bytes()
         identity = identity_of(path)
         self.history.take(repair, sha256(data))
@@ -154,7 +159,8 @@ class Ledger:
         self._patrol.add(path, identity, sha256(data))
         return repair
 
-    def _check(self, record: ChainRecord, data: bytes) -> None:
+    def check_record(self, record: ChainRecord, data: bytes) -> None:
+        """Raises Corrupt or Conflict unless a record, with these bytes, is the next."""
         self._trusted.check(record, data)
         self.history.check(record)
 
@@ -586,11 +592,3 @@ class Ledger:
             return identity_of(path) or (0, 0, 0), None
         good = data is not None and data.nbytes == record.nbytes and sha256(data) == record.sha256
         return before, data if good else None
-
-
-def same_content(path: Path, digest: str) -> bool:
-    """Whether there is a file whose SHA-256 is this one."""
-    try:
-        return file_sha256(path) == digest
-    except (Corrupt, OSError):
-        return False

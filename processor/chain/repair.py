@@ -88,15 +88,25 @@ def find_repair(place: VersionPlace, first: int, check: Callable[[ChainRecord, b
         data = marks.read(place, number)
         if data is None:
             return None
-        record = parsed_repair(data, number)
-        if record is not None and (record.since, record.sha256) == (first, marks.digest()):
-            try:
-                check(record, data)
-                return record
-            except (Corrupt, Conflict):
-                # Of another chain, or signed by nobody who is trusted: it is set aside like the rest.
-                pass
+        if (record := marks.repair(data, number, first, check)) is not None:
+            return record
         marks.add(number, data)
+    return None
+
+
+def newest_repair(place: VersionPlace, first: int) -> ChainRecord | None:
+    """The newest repair among the records from `first` on, whatever it sets aside; None where there is none.
+
+    Args:
+        place: the version's.
+        first: number of the first record to look at.
+    """
+    found = None
+    for number in itertools.count(first):
+        data = Marks().read(place, number)
+        if data is None:
+            return found
+        found = parsed_repair(data, number) or found
     return None
 
 
@@ -127,6 +137,20 @@ class Marks:
     def add(self, number: int, data: bytes) -> None:
         """Adds the next."""
         self._all.update(f"{number} {sha256(data)}\n".encode())
+
+    def repair(
+        self, data: bytes, number: int, first: int, check: Callable[[ChainRecord, bytes], None]
+    ) -> ChainRecord | None:
+        """The repair that these bytes are, if it sets aside what was added and is to be taken; see find_repair()."""
+        record = parsed_repair(data, number)
+        if record is None or (record.since, record.sha256) != (first, self.digest()):
+            return None
+        try:
+            check(record, data)
+        except (Corrupt, Conflict):
+            # Of another chain, or signed by nobody who is trusted: it is set aside like the rest.
+            return None
+        return record
 
     def digest(self) -> str:
         """Of those that were added."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from processor.chain import damage as damage_module
 from processor.chain.chain_record import REPAIR, ChainRecord, record_name, sha256
 from processor.chain.damage import find_damage, repair
 from processor.chain.ledger import Ledger
@@ -190,8 +191,9 @@ def test_what_is_no_file_of_a_record_is_set_aside_too(version, what):
     assert repair(Ledger(version), 2).number == 3
     again = Ledger.of(version, whole=True)
     assert again.history.head.step == 1
-    again.publish(make_delta(2, [1]))
-    assert Ledger.of(version, whole=True).history.head.step == 2
+    # What lies there may have had a step, and does not tell it.
+    again.publish(make_delta(3, [1], parent=1))
+    assert Ledger.of(version, whole=True).history.head.step == 3
 
 
 def test_a_record_that_is_just_being_written_is_not_damage(version):
@@ -266,7 +268,58 @@ def test_whatever_breaks_a_chain_a_repair_keeps_what_was_before(tmp_path_factory
     assert fresh.history.head.digest == served[number - 1].digest
     ledger.look()
     assert ledger.history.newest == fresh.history.newest
-    fresh.publish(make_delta(top + 1, [0], parent=fresh.history.head.step))
+    assert fresh.history.top >= top
+    fresh.publish(make_delta(fresh.history.top + 1, [0], parent=fresh.history.head.step))
     ledger.look()
     assert ledger.history.head.digest == fresh.history.head.digest
     assert find_damage(Ledger(version)) is None
+
+
+def test_a_reader_that_stopped_within_what_is_cut_takes_the_repair(version):
+    ledger = Ledger.of(version)
+    for step in (1, 2, 3):
+        ledger.publish(make_delta(step, [step]))
+    (version.folder / record_name(4)).write_bytes(b"{}")
+    reader = Ledger(version)
+    with pytest.raises(Diverged, match="record 4"):
+        reader.look()
+    # Then a record is damaged that it has read, and what is cut begins there.
+    (version.folder / record_name(2)).write_bytes(b"{}")
+    assert repair(Ledger(version), 2).number == 5
+    # The repair itself is damaged before it is seen, or what it sets aside, and all of it cut once more.
+    (version.folder / record_name(3)).write_bytes(b"{}")
+    with pytest.raises(Diverged):
+        reader.look()
+    assert reader.history.head.step == 3
+    assert repair(Ledger(version), 2).number == 6
+    assert [record.number for record in reader.look()] == [6]
+    assert (reader.history.head.step, reader.history.newest) == (1, Ledger.of(version, whole=True).history.newest)
+
+
+def test_steps_of_records_that_do_not_tell_theirs_are_left_out(version):
+    ledger = Ledger.of(version)
+    for step in (1, 2, 3, 4):
+        ledger.publish(make_delta(step, [step]))
+    for number in (2, 4):
+        (version.folder / record_name(number)).write_bytes(b"not a record")
+    # As where the files of deltas are not at hand: record 3 tells of step 3, record 4 may have used another.
+    for path in (version.folder / "deltas").iterdir():
+        path.unlink()
+    assert find_damage(Ledger(version)).top == 4
+
+
+def test_a_repair_that_comes_while_damage_is_assessed_is_not_cut(version, monkeypatch):
+    damaged_chain(version, good=3, behind=2)
+    mine, assess, came = Ledger(version), damage_module.assess, []
+
+    def assess_later(*args):
+        if not came:
+            came.append(None)
+            came.append(repair(Ledger(version), 4))
+        return assess(*args)
+
+    monkeypatch.setattr(damage_module, "assess", assess_later)
+    assert repair(mine, 4) is None
+    assert came[-1].number == 7
+    assert len(files(version)) == 7
+    assert Ledger.of(version, whole=True).history.number == 7
