@@ -101,6 +101,14 @@ class Expired(FreshetError):
     grpc_code = "DEADLINE_EXCEEDED"
 
 
+def printable(text: str) -> str:
+    """The text on one line that a terminal shows as it is: other characters (control, bidirectional) as a Python string
+    writes them. For what others wrote into a repository or a request."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
 
 

@@ -22,6 +22,10 @@ class Engine(Protocol):
     def stale(self) -> str:
         """Why what it serves is too old, in one line; "" where it is not."""
 
+    @property
+    def concerns(self) -> tuple[str, ...]:
+        """What keeps something that is there from being served, a line each."""
+
 
 P = TypeVar("P", bound=Engine)
 P_co = TypeVar("P_co", bound=Engine, covariant=True)
@@ -38,6 +42,9 @@ class Availability(Protocol[P_co]):
 
     @property
     def unready(self) -> str: ...
+
+    @property
+    def reasons(self) -> dict[str, list[str]]: ...
 
     def processor(self) -> P_co:
         """See Lifecycle.processor."""
@@ -97,6 +104,13 @@ class Lifecycle(Generic[P]):
             return "server: draining"
         stale = self._processor.stale if self._processor is not None else ""
         return self._obstacle or stale or "server: not every model is ready"
+
+    @property
+    def reasons(self) -> dict[str, list[str]]:
+        """What a reply about readiness says besides, where there is anything: what waits or is damaged although the
+        server is ready."""
+        concerns = self._processor.concerns if self._processor is not None else ()
+        return {"reasons": list(concerns)} if concerns else {}
 
     def processor(self) -> P:
         """The processor; raises NotReady while models load and once the server has closed."""

@@ -299,7 +299,7 @@ def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: st
     for key, parse in PARSERS.items():
         text = environ.get(ENV_PREFIX + key.upper())
         if key not in values and text is not None:
-            values[key] = _parsed(parse, text, ENV_PREFIX + key.upper())
+            values[key] = parsed(parse, text, ENV_PREFIX + key.upper())
     path = file or environ.get(ENV_PREFIX + "CONFIG")
     if path:
         for key, value in _read_toml(path).items():
@@ -310,8 +310,12 @@ def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: st
 
 
 def split_names(text: str) -> list[str]:
-    """Comma-separated names; empty ones are dropped."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    """Comma-separated names; empty ones are dropped. Raises BadInput for a list without any, which would mean something
+    else than whoever wrote it expects: trust in nobody, all models."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if text and not names:
+        raise BadInput(f"expected names separated by commas, got {text[:64]!r}")
+    return names
 
 
 def true_or_false(text: str) -> bool:
@@ -355,9 +359,12 @@ def _typed(value: Any, kind: type, where: str) -> Any:
     return value
 
 
-def _parsed(parse: Callable[[str], Any], text: str, name: str) -> Any:
+def parsed(parse: Callable[[str], Any], text: str, name: str) -> Any:
+    """What a text is as the value of an option; raises BadInput that names it."""
     try:
         return parse(text)
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}") from None
     except (ValueError, KeyError):
         raise BadInput(f"{name}: {parse.__name__} wanted, got {text[:64]!r}") from None
 

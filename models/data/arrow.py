@@ -12,7 +12,8 @@ shared with Arrow, only the n + 1 offsets are rebased.
     strings  lists of strings; a null list is empty                  large_list<large_binary>
     label    any number or bool, 0 to 1; no null                     float32
     weight   any number, 0 or more, finite; no null                  float32
-    time     timestamp, date or number (Unix seconds); no null       float64, Unix seconds
+    time     timestamp, date or number (Unix seconds below 1e12, so  float64, Unix seconds
+             no milliseconds of any day since 2001); no null
     seconds  as time                                                 int64, whole Unix seconds, rounded down
 Dictionary-encoded forms of all of these are decoded.
 """
@@ -28,6 +29,7 @@ import pyarrow.types as pt
 
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
+from processor.package.delta import MAX_TIME_S
 
 Where = Callable[[int], str]
 """Names a row of the array at hand for an error message: 'row 17 of clicks.parquet'."""
@@ -180,7 +182,14 @@ def _times(array: pa.Array, name: str, where: Where) -> pa.Array:
         whole, rest = np.divmod(array.cast(pa.int64()).to_numpy(), _TICKS_PER_S[array.type.unit])
         return pa.array(whole + rest / _TICKS_PER_S[array.type.unit])
     seconds = array.cast(pa.float64(), safe=False)
-    _refuse(~np.isfinite(seconds.to_numpy()), array, "a time", name, where)
+    values = seconds.to_numpy()
+    _refuse(~np.isfinite(values), array, "a time", name, where)
+    # What is learned of a row beyond is published with its time, and no server takes that (processor.package.delta).
+    beyond = np.abs(values) >= MAX_TIME_S
+    if beyond.any():
+        row = int(beyond.argmax())
+        got = f"got {str(array[row].as_py())[:40]} at {where(row)}; milliseconds?"
+        raise BadInput(f"column {name!r}: expected a time in seconds since 1970, {got}")
     return seconds
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from processor.errors import BadInput, Corrupt
+from processor.errors import BadInput, Corrupt, printable
 from processor.package.manifest import SIGNED as MANIFEST_SIGNED
 from processor.package.manifest import Manifest
 from processor.package.signature import KEY_ID, SIGNATURE, Signer
@@ -28,7 +28,9 @@ from processor.package.warmup import WARMUP
 
 FORMAT, SIGNED_FORMAT = "freshet-record/1", "freshet-record/2"
 CHAIN = "chain"
-KINDS = DELTA, ROLLBACK, SNAPSHOT, HOLD, RELEASE = "delta", "rollback", "snapshot", "hold", "release"
+KINDS = DELTA, ROLLBACK, SNAPSHOT, HOLD, RELEASE, REPAIR = (
+    "delta", "rollback", "snapshot", "hold", "release", "repair",
+)  # fmt: skip
 DIGITS = 10
 MAX_RECORD_NBYTES = 16 << 10
 MAX_REASON = 500
@@ -50,8 +52,9 @@ class ChainRecord:
     step, digest: the generation that it leads to. parent_step, parent: the one that a delta stands on; else those of
     the head before. top: the highest step ever used, this record's included. snapshot: number of the newest snapshot's
     record, 0 for none. file, nbytes, sha256: of a delta's file, or of a snapshot's list of files. since: of a snapshot,
-    the record that led to its generation, from which on a reader of it reads. at: Unix seconds; of
-    a delta those of its publication. reason: why somebody held it or rolled back. key, signature: who has signed
+    the record that led to its generation, from which on a reader of it reads; of a repair, the first record that it
+    sets aside, and sha256 is of those (processor.chain.repair). at: Unix seconds; of a delta those of its publication.
+    reason: why somebody held it or rolled back, as it was written: see `why`. key, signature: who has signed
     to_sign(), "" for nobody; a signed record has these two keys more.
     """
 
@@ -74,6 +77,12 @@ class ChainRecord:
     reason: str = ""
     key: str = ""
     signature: str = ""
+
+    @property
+    def why(self) -> str:
+        """Its reason for people to read: control and bidirectional characters, which a writer of another program may
+        have put there, are escaped."""
+        return printable(self.reason)
 
     def to_bytes(self) -> bytes:
         """Its file: one line of JSON, keys sorted, without blanks."""
@@ -131,6 +140,9 @@ class ChainRecord:
         if self.kind in (DELTA, SNAPSHOT):
             if not (FILE.fullmatch(self.file) and HEX64.fullmatch(self.sha256)):
                 raise Corrupt(f"{where}: a file of the version and its sha256 wanted")
+        elif self.kind == REPAIR:
+            if self.file or self.nbytes or not HEX64.fullmatch(self.sha256) or not 0 < self.since < self.number:
+                raise Corrupt(f"{where}: a sha256 and the first of the records that it sets aside wanted")
         elif self.file or self.sha256 or self.nbytes:
             raise Corrupt(f"{where}: no file wanted for kind {self.kind}")
         if not 0 <= self.at < 1e12 or len(self.reason) > MAX_REASON or self.top < self.step:

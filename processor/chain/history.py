@@ -9,6 +9,11 @@ What the records mean, all of it
 - hold: a gate after a generation of the line: what follows is not served, whether it is to come or is there already.
   Another hold may only move the gate back. release: the gate is lifted, and what was behind it is vouched for. A
   rollback to the gate instead rejects what waits behind it.
+- repair: the records from `since` up to this one are set aside, because the first of them is none of this chain
+  (processor.chain.repair). It changes nothing that is served, but no step that they may have used is used again.
+
+A record names the newest snapshot that there is, so that a start may begin there: only one that the records before it
+know, or itself.
 
 Every record names the one before it by its SHA-256. One that does not, or that breaks a rule, is no record of this
 chain: whoever reads it stops there and says so (Corrupt); whoever is about to write it is refused (Conflict).
@@ -24,6 +29,7 @@ from processor.chain.chain_record import (
     DELTA,
     HOLD,
     RELEASE,
+    REPAIR,
     ROLLBACK,
     SNAPSHOT,
     ChainRecord,
@@ -32,6 +38,9 @@ from processor.chain.chain_record import (
 from processor.errors import Conflict
 
 MOST_EVENTS = 512
+MAX_STEP_AHEAD = 10**6
+"""A new step is at most so far above the highest that was used: a version never runs out of steps by one writer's
+mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +125,10 @@ class History:
         """The generation that has, or had, this step."""
         return self.links.get(self._by_step.get(step, ""))
 
+    def keep_undone(self, before: History) -> None:
+        """Knows generations of what this history was before it was read anew: they are on the line no more."""
+        self.links = before.links | self.links
+
     def undone(self) -> list[Link]:
         """Generations that are on the line no more, by step."""
         line = {link.digest for link in self.back(self.head)}
@@ -148,10 +161,16 @@ class History:
         where = f"record {record.number}"
         if (record.model, record.version) != (self.model, self.version):
             raise Conflict(f"{where}: of {record.model[:64]!r} version {record.version}, not of this chain")
-        if record.number != self.number + 1 or record.previous != self.newest:
+        first = record.since if record.kind == REPAIR else record.number
+        if first != self.number + 1 or record.previous != self.newest:
             raise Conflict(f"{where}: does not continue record {self.number}")
         if (record.parent_step, record.parent) != (self.head.step, self.head.digest):
             raise Conflict(f"{where}: stands on step {record.parent_step}, the chain is at step {self.head.step}")
+        if record.snapshot not in (0, self._hint):
+            self._check_snapshot(record, where)
+        if record.kind == REPAIR:
+            self._check_repair(record, where)
+            return
         if record.top != max(self.top, record.step):
             raise Conflict(f"{where}: top {record.top}, the records before it say {max(self.top, record.step)}")
         if record.kind == DELTA:
@@ -182,13 +201,26 @@ class History:
         elif record.kind == SNAPSHOT:
             self._snapshots = [s for s in self._snapshots if s.number != record.number] + [record]
         elif record.kind == HOLD:
-            self.gate, self.held = self.links[record.digest], record.reason
-        else:
+            self.gate, self.held = self.links[record.digest], record.why
+        elif record.kind == RELEASE:
             self.gate, self.held, self.vouched = None, "", self.head.step
         if record.kind != DELTA:
             self.events.append(record)
         self.files.add(record.file)
         self.number, self.newest, self.top, self._hint = record.number, sha256, record.top, record.snapshot
+
+    def _check_snapshot(self, record: ChainRecord, where: str) -> None:
+        itself = record.kind == SNAPSHOT and record.snapshot == record.number
+        # One from before the snapshot that this history begins with is known to older records alone.
+        older = self.base.record is not None and record.snapshot < self.base.record.number
+        if not itself and not older and all(one.number != record.snapshot for one in self._snapshots):
+            raise Conflict(f"{where}: names record {record.snapshot} as its snapshot, which is none")
+
+    def _check_repair(self, record: ChainRecord, where: str) -> None:
+        if (record.step, record.digest) != (self.head.step, self.head.digest):
+            raise Conflict(f"{where}: {record.kind} of step {record.step}, the chain is at step {self.head.step}")
+        if not self.top <= record.top <= self.top + MAX_STEP_AHEAD:
+            raise Conflict(f"{where}: top {record.top}, the records before it say {self.top}")
 
     def _check_delta(self, record: ChainRecord, where: str) -> None:
         if record.step <= self.head.step:

@@ -13,6 +13,8 @@ Invariants
 - A record is written after all that it names is durable, so what a kill leaves behind is a file without a record. A
   delta's file without one is what somebody might have dropped: the next writer adopts it where it continues the chain,
   and the bytes of that record are the ones that its own writer would have written.
+- What a reader would not take is not created: a record is parsed by the reader's own check before it is (append).
+- A record that is none ends the chain, until a repair sets it aside (processor.chain.repair).
 - Records are never removed, and read once. To see whether there is a new one costs one look for one name. A start
   finds the newest record by doubling, reads the snapshot that it names, and only the records since.
 - A record or a file that is served and that changes, or goes while its version stays, makes the chain DIVERGED: what is
@@ -31,7 +33,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import secrets
 import time
@@ -47,8 +48,8 @@ from processor.chain.bare_delta import bare_deltas
 from processor.chain.chain_record import (
     DELTA,
     HOLD,
-    MAX_RECORD_NBYTES,
     RELEASE,
+    REPAIR,
     ROLLBACK,
     SNAPSHOT,
     ChainRecord,
@@ -59,9 +60,10 @@ from processor.chain.chain_record import (
     root_hash,
     sha256,
 )
-from processor.chain.history import History, Link
+from processor.chain.history import MAX_STEP_AHEAD, History, Link
 from processor.chain.patrol import Identity, Patrol, identity_of
 from processor.chain.pruning import missing
+from processor.chain.repair import Abandoned, NewRepairs, find_repair, newest_repair, record_bytes
 from processor.chain.trusted_records import TrustedRecords
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.package.delta import (
@@ -73,7 +75,7 @@ from processor.package.delta import (
     read_delta_file,
     stream_delta,
 )
-from processor.package.regular_file import file_sha256, read_file
+from processor.package.regular_file import file_sha256, same_content
 from processor.package.signature import Signer
 from processor.package.version import DELTAS, VersionReader, inside
 
@@ -105,7 +107,9 @@ class Ledger:
         self._doubtful = 0
         # Records after it that were adopted in memory, as they would be written.
         self._unwritten: list[bytes] = []
-        self._patrol = Patrol(self.place, self._root)
+        # The newest repair for which what was read before was read anew.
+        self._reread = 0
+        self._patrol, self._repairs = Patrol(self.place, self._root), NewRepairs(self.place)
         self._trusted = TrustedRecords(version, self._root)
         self.history = self._empty()
 
@@ -125,18 +129,50 @@ class Ledger:
     def look(self) -> list[ChainRecord]:
         """Takes the records that have come since the last look, and returns them; raises Diverged."""
         came = []
-        while (record := self._read(self._written + 1)) is not None:
-            self._take_read(*record)
-            came.append(record[0])
+        while (record := self._next()) is not None:
+            came.append(record)
         return came
 
-    def records(self) -> Iterator[ChainRecord]:
-        """Every record in the folder, read anew from the first on; raises Diverged where one is none."""
-        for number in itertools.count(1):
+    def _next(self) -> ChainRecord | None:
+        """Takes the next record, None where there is none yet."""
+        number = self._written + 1
+        try:
             read = self._read(number)
-            if read is None:
-                return
-            yield read[0]
+            if read is not None:
+                self._take_read(*read)
+            return read[0] if read is not None else None
+        except (Diverged, Abandoned):
+            if self._written + 1 != number or self._unwritten:
+                raise
+            repair = find_repair(self.place, number, self.check_record)
+            if repair is None:
+                # What was read before may be set aside as well.
+                wider = newest_repair(self.place, number)
+                if wider is None or wider.since >= number or wider.number <= self._reread:
+                    raise
+                self._read_anew(wider)
+                return wider
+        path, data = self.folder / record_name(repair.number), repair.to_bytes()
+        identity = identity_of(path)
+        self.history.take(repair, sha256(data))
+        self._written = repair.number
+        self._patrol.add(path, identity, sha256(data))
+        return repair
+
+    def check_record(self, record: ChainRecord, data: bytes) -> None:
+        """Raises Corrupt or Conflict unless a record, with these bytes, is the next."""
+        self._trusted.check(record, data)
+        self.history.check(record)
+
+    def repaired(self) -> bool:
+        """Whether a repair has come that this was not asked about before."""
+        return self._repairs.come(self._written)
+
+    def records(self) -> Iterator[ChainRecord]:
+        """Every record of the chain, read anew from the first on; raises Diverged where it ends at one that is none."""
+        anew = Ledger(self._version, self._unix_s)
+        while (record := anew._next()) is not None:
+            yield record
 
     def patrol(self) -> None:
         """Looks at some of what is served; raises Diverged where it is not what it was (processor.chain.patrol)."""
@@ -173,11 +209,12 @@ class Ledger:
         """Reads the records before the snapshot too, for who goes back beyond it."""
         if not self.history.whole:
             kept, self._unwritten = self._unwritten, []
-            self.history, self._written = self._empty(), 0
-            self.look()
-            for data in kept:
-                self._take(ChainRecord.from_bytes(data, self.history.number + 1), data)
-            self._unwritten = kept
+            try:
+                self._read_all()
+                for data in kept:
+                    self._take(ChainRecord.from_bytes(data, self.history.number + 1), data)
+            finally:
+                self._unwritten = kept
 
     @property
     def written(self) -> bool:
@@ -188,7 +225,7 @@ class Ledger:
 
     def recall(self) -> None:
         """Raises Corrupt where the version, or its chain, is not what was trusted before, or older; NotReady."""
-        self._trusted.recall(self._read)
+        self._trusted.recall(lambda number: record_bytes(self.place, number))
 
     def remember(self) -> None:
         """What was read is what was trusted from now on; raises NotReady where that cannot be made durable."""
@@ -280,6 +317,9 @@ class Ledger:
             raise BadInput(f"delta: for model {delta.model[:64]!r}, wanted {self.manifest.model!r}")
         if delta.version != self.manifest.version:
             raise Conflict(f"delta: for version {delta.version}, this is version {self.manifest.version}")
+        if delta.step > self.history.top + MAX_STEP_AHEAD:
+            most = self.history.top + MAX_STEP_AHEAD
+            raise BadInput(f"delta: step: expected at most {most}, the newest is {self.history.top}, got {delta.step}")
         if delta.step <= self.history.top and self.history.known(delta.step) is None:
             self.reach_back()
         head, history = self.history.head, self.history
@@ -295,7 +335,6 @@ class Ledger:
 
     def rollback(self, step: int, reason: str = "") -> Link:
         """Commits that the chain goes back to a generation of its line. Raises NotFound where there is none."""
-        check_reason(reason)
 
         def make() -> ChainRecord | None:
             if step < self.history.base.step:
@@ -323,7 +362,6 @@ class Ledger:
     def hold(self, reason: str = "", link: Link | None = None) -> None:
         """Commits a gate behind a generation of the line (default: the head); nothing where one is there already, or
         where the generation has been undone."""
-        check_reason(reason)
 
         def make() -> ChainRecord | None:
             at, gate = link or self.history.head, self.history.gate
@@ -337,7 +375,6 @@ class Ledger:
 
     def release(self, reason: str = "") -> None:
         """Commits that the gate is lifted."""
-        check_reason(reason)
         self.append(lambda: self.history.next(RELEASE, self.history.head, at=self._unix_s(), reason=reason))
 
     def snapshot(self, link: Link, file: str, digest: str, nbytes: int) -> None:
@@ -353,44 +390,54 @@ class Ledger:
 
     def append(self, make: Callable[[], ChainRecord | None], in_memory: bool = False) -> None:
         """Commits the record that `make` returns, asked anew when another writer was faster; None: there is nothing to
-        commit. in_memory: where the folder cannot be written the record is taken all the same, but not kept."""
-        signer = self.may_write()
+        commit. in_memory: where the folder cannot be written the record is taken all the same, but not kept. Raises
+        BadInput for a record that no reader would take."""
+        self.may_write()
         for _ in range(MOST_TRIES):
             self.look()
             record = make()
-            if record is None:
+            if record is None or self.create(record, in_memory):
                 return
-            self.history.check(record)
-            if signer is not None:
-                record = record.signed(signer, self._root)
-            data = record.to_bytes()
-            path = self.folder / record_name(record.number)
-            try:
-                self._write_unwritten()
-                self.place.create(record_name(record.number), data)
-            except FileExistsError:
-                # Whoever was faster may still be writing it.
-                time.sleep(0 if self._read(record.number) else TRY_AGAIN_S)
-                continue
-            except NotReady:
-                self._doubtful = record.number
-                raise
-            except OSError as error:
-                if self.place.remote:
-                    self._doubtful = record.number
-                if not (in_memory and error.errno in READ_ONLY):
-                    raise NotReady("chain: the repository cannot be written") from None
-                self._unwritten.append(data)
-                self.history.take(record, sha256(data))
-                return
-            self._written = record.number
-            self.history.take(record, sha256(data))
-            self._patrol.add(path, identity_of(path), sha256(data))
-            with contextlib.suppress(NotReady):
-                # It stands, whatever became of this: the next look asks again.
-                self.remember()
-            return
+            # Whoever was faster may still be writing it.
+            time.sleep(0 if self._read(record.number) else TRY_AGAIN_S)
         raise NotReady("chain: others are writing to it all the time; try again")
+
+    def create(self, record: ChainRecord, in_memory: bool = False) -> bool:
+        """Commits a record of this history; False where another writer has its number. See append()."""
+        signer = self.may_write()
+        check_reason(record.reason)
+        self.history.check(record)
+        if signer is not None:
+            record = record.signed(signer, self._root)
+        data = record.to_bytes()
+        try:
+            ChainRecord.from_bytes(data, record.number)
+        except Corrupt as error:
+            raise BadInput(str(error)) from None
+        path = self.folder / record_name(record.number)
+        try:
+            self._write_unwritten()
+            self.place.create(record_name(record.number), data)
+        except FileExistsError:
+            return False
+        except NotReady:
+            self._doubtful = record.number
+            raise
+        except OSError as error:
+            if self.place.remote:
+                self._doubtful = record.number
+            if not (in_memory and error.errno in READ_ONLY):
+                raise NotReady("chain: the repository cannot be written") from None
+            self._unwritten.append(data)
+            self.history.take(record, sha256(data))
+            return True
+        self._written = record.number
+        self.history.take(record, sha256(data))
+        self._patrol.add(path, identity_of(path), sha256(data))
+        with contextlib.suppress(NotReady):
+            # It stands, whatever became of this: the next look asks again.
+            self.remember()
+        return True
 
     def _write_unwritten(self) -> None:
         """Writes what was adopted in memory while nothing could be written."""
@@ -450,21 +497,20 @@ class Ledger:
 
     def _read(self, number: int) -> tuple[ChainRecord, bytes, Path, Identity | None] | None:
         """A record and its bytes, None where there is none yet; raises Diverged for what is no record."""
-        self.place.look_for(record_name(number))
         path = self.folder / record_name(number)
         before = identity_of(path)
         try:
-            data = read_file(path, MAX_RECORD_NBYTES).tobytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise NotReady(f"record {number}: cannot be read: {os.strerror(error.errno or 0)}") from None
+            data = record_bytes(self.place, number)
         except Corrupt as error:
-            raise Diverged(f"record {number}: {error}") from None
+            raise Diverged(f"record {number}: {error}", path) from None
+        if data is None:
+            return None
         if not data:
             # Where there are no hard links a record is created and then written: nobody wrote this one yet, or ever.
-            if before is not None and self._unix_s() - before[0] / 1e9 > ABANDONED_S:
-                raise NotReady(f"record {number}: the file is empty; remove it if nobody is writing to the repository")
+            # An object store shows no object before all of it is there.
+            if self.place.remote or (before is not None and self._unix_s() - before[0] / 1e9 > ABANDONED_S):
+                cure = "if nobody is writing it, `freshet delta repair` sets it aside"
+                raise Abandoned(f"record {number}: the file is empty; {cure}")
             return None
         try:
             record = ChainRecord.from_bytes(data, number)
@@ -480,13 +526,40 @@ class Ledger:
                 raise Diverged(f"record {record.number}: not what was adopted here without being written", path)
             del self._unwritten[0]
         elif record.kind in (ROLLBACK, HOLD) and record.step < self.history.base.step:
-            self.history, self._written = self._empty(), 0
-            self.look()
+            self._read_all()
+            return
+        elif record.kind == REPAIR and record.since <= self.history.number and self._reread < record.number:
+            self._read_anew(record)
             return
         else:
             self._take(record, data, path)
         self._written = record.number
         self._patrol.add(path, identity, sha256(data))
+
+    def _read_anew(self, repair: ChainRecord) -> None:
+        """Reads the chain anew: what was read once is set aside by a repair, because it can be read no more."""
+        before, self._reread = self.history, repair.number
+        try:
+            self._read_all(repair.number)
+        except NotReady:
+            self._reread = 0
+            raise
+        # Whoever stands on what was cut asks what it was, to put it back.
+        self.history.keep_undone(before)
+        self._patrol.forget(record_name(number) for number in range(repair.since, repair.number))
+
+    def _read_all(self, until: int = 0) -> None:
+        """Reads the chain anew, from the first record on and at least to number `until`; where that fails, what was
+        known stays known."""
+        before = self.history, self._written
+        self.history, self._written = self._empty(), 0
+        try:
+            self.look()
+            if self._written < until:
+                raise NotReady(f"record {self._written + 1}: somebody may be writing it")
+        except BaseException:
+            self.history, self._written = before
+            raise
 
     def _take(self, record: ChainRecord, data: bytes, path: Path | None = None) -> None:
         try:
@@ -495,10 +568,10 @@ class Ledger:
             raise Diverged(str(error), path) from None
         self.history.take(record, sha256(data))
 
-    def begin_at_snapshot(self) -> None:
-        """Before anything is read: begins with the snapshot that the newest record names, if it names one. Raises
-        Diverged where that is none."""
-        newest = self._read(self.place.newest(record_name))
+    def begin_at_snapshot(self, number: int | None = None) -> None:
+        """Before anything is read: begins with the snapshot that a record names, the newest if it is not said which, if
+        it names one. Raises Diverged where that is none."""
+        newest = self._read(self.place.newest(record_name) if number is None else number)
         if newest is None or not newest[0].snapshot:
             return
         snapshot = self._read(newest[0].snapshot)
@@ -519,11 +592,3 @@ class Ledger:
             return identity_of(path) or (0, 0, 0), None
         good = data is not None and data.nbytes == record.nbytes and sha256(data) == record.sha256
         return before, data if good else None
-
-
-def same_content(path: Path, digest: str) -> bool:
-    """Whether there is a file whose SHA-256 is this one."""
-    try:
-        return file_sha256(path) == digest
-    except (Corrupt, OSError):
-        return False

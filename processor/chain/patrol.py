@@ -8,6 +8,7 @@ it was is looked at every time, until it is again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,11 @@ class Patrol:
     def add(self, path: Path, identity: Identity | None, digest: str, step: int = -1) -> None:
         """A file that was read. identity: what it was before it was."""
         self._watched.append(WatchedFile(path, identity, digest, step))
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Looks no longer at files of these names, relative to the version's folder."""
+        gone = {self._folder / name for name in names}
+        self._watched = [one for one in self._watched if one.path not in gone]
 
     def look(self, history: History) -> None:
         """Looks at the newest and at one other; raises Diverged where one is not what it was."""

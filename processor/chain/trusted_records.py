@@ -11,9 +11,8 @@ A record that is not taken is none: nothing after it is read, and what is in mem
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from processor.chain.chain_record import MAX_RECORD_NBYTES, ChainRecord, record_name, sha256
+from processor.chain.chain_record import MAX_RECORD_NBYTES, REPAIR, ChainRecord, record_name, sha256
 from processor.chain.history import History
 from processor.errors import Conflict, Corrupt, NotReady
 from processor.package.regular_file import read_file
@@ -50,8 +49,9 @@ class TrustedRecords:
         if self._keyring.trusts or self._manifest.key:
             raise Conflict("delta: a signed record of it wanted, got the file alone: `freshet delta apply`")
 
-    def recall(self, read: Callable[[int], Any]) -> None:
-        """See Ledger.recall. read: a record, its bytes and more; None where there is none."""
+    def recall(self, read: Callable[[int], bytes | None]) -> None:
+        """See Ledger.recall. read: the bytes of a record's file, also of one that was set aside since; None where there
+        is none."""
         memory, manifest = self._keyring.memory, self._manifest
         if memory is None:
             return
@@ -62,7 +62,7 @@ class TrustedRecords:
         found = read(known.number)
         if found is None and not self._version.place.gone(record_name(known.number)):
             raise NotReady(f"record {known.number}: is not here yet")
-        if found is None or sha256(found[1]) != known.record:
+        if found is None or sha256(found) != known.record:
             got = "a chain that ends before it" if found is None else "another one"
             raise Corrupt(f"record {known.number}: the one that was trusted here wanted, got {got}; {ACCEPT}")
 
@@ -88,6 +88,8 @@ class TrustedRecords:
                 raise NotReady(f"record {at}: cannot be read") from None
             if sha256(data) != self._vouched[at]:
                 raise Corrupt(f"record {at}: the one that the manifest vouches for wanted, got another one")
-            self._vouched[at - 1] = ChainRecord.from_bytes(data, at).previous
-            self._walked = at - 1
-        return self._vouched[number]
+            record = ChainRecord.from_bytes(data, at)
+            # What a repair sets aside nobody vouches for.
+            self._walked = (record.since if record.kind == REPAIR else at) - 1
+            self._vouched[self._walked] = record.previous
+        return self._vouched.get(number, "")

@@ -29,8 +29,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from processor.chain.bare_delta import bare_deltas
-from processor.chain.chain_record import CHAIN, DELTA, MAX_RECORD_NBYTES, ChainRecord, record_name, root_hash, sha256
+from processor.chain.chain_record import (
+    CHAIN,
+    DELTA,
+    MAX_RECORD_NBYTES,
+    REPAIR,
+    ChainRecord,
+    record_name,
+    root_hash,
+    sha256,
+)
 from processor.chain.ledger import Ledger
+from processor.chain.repair import parsed_repair
 from processor.chain.snapshots import open_snapshot
 from processor.chain.trusted_records import TrustedRecords
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, NotReady
@@ -347,17 +357,35 @@ class MirroredPlace:
         for _ in range(WALKED):
             number = self.known + 1
             name = record_name(number)
-            found = self._store.get(self._copy.key(name), MAX_RECORD_NBYTES)
-            if found is None:
+            data = self._record_object(name)
+            if data is None:
                 self._at_end = True
                 return
+            self._bring_set_aside(data, number)
             # What is no record, or names another file than it says, is the ledger's to tell.
             with contextlib.suppress(Corrupt):
-                self._bring_file_of(ChainRecord.from_bytes(found.data, number), keyring)
+                self._bring_file_of(ChainRecord.from_bytes(data, number), keyring)
             with self._naming:
-                self._copy.put(name, found.data)
+                self._copy.put(name, data)
                 self.known = max(self.known, number)
         self._at_end = False
+
+    def _record_object(self, name: str) -> bytes | None:
+        """The bytes of a record's object, None where there is none; of one that is too large for a record, as many that
+        no reader takes them either."""
+        try:
+            found = self._store.get(self._copy.key(name), MAX_RECORD_NBYTES)
+        except Corrupt:
+            return bytes(MAX_RECORD_NBYTES + 1)
+        return found.data if found is not None else None
+
+    def _bring_set_aside(self, data: bytes, number: int) -> None:
+        """Before a repair comes: has what it sets aside be the store's. A sound copy may lie here of a record that was
+        damaged since."""
+        repair = parsed_repair(data, number)
+        if repair is not None:
+            for other in range(repair.since, min(number, repair.since + WALKED)):
+                self._fetch_record(other, anew=True)
 
     def _bring_file_of(self, record: ChainRecord, keyring: Keyring) -> None:
         path = self.folder / record.file
@@ -454,6 +482,9 @@ class MirroredPlace:
                     lower = [n for n in below if not (self.folder / record_name(n)).exists()]
                     list(pool.map(self._fetch_record, lower))
                     for n in reversed(below):
+                        if record.kind == REPAIR and n >= record.since:
+                            self._fetch_record(n, anew=True)
+                            continue
                         before = (self.folder / record_name(n)).read_bytes()
                         if sha256(before) != record.previous:
                             before = self._fetch_record(n, anew=True)
@@ -476,13 +507,15 @@ class MirroredPlace:
     def _fetch_record(self, number: int, anew: bool = False) -> bytes:
         """Brings a record, if there is one; its bytes. anew: though one lies here."""
         name = record_name(number)
-        found = self._store.get(self._copy.key(name), MAX_RECORD_NBYTES)
-        if found is None:
+        data = self._record_object(name)
+        if data is None:
             return b""
+        if not anew:
+            self._bring_set_aside(data, number)
         with self._naming:
-            self._copy.put(name, found.data, anew)
+            self._copy.put(name, data, anew)
             self.known = max(self.known, number)
-        return found.data
+        return data
 
     def _record_here(self, number: int) -> ChainRecord | None:
         try:

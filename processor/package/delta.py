@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,6 +35,8 @@ FORMAT = "freshet-delta/1"
 SUFFIX = ".safetensors"
 MAX_DELTA_NBYTES = 16 << 30
 MAX_TIME_S = 1e12
+"""Times are Unix seconds below this, so the milliseconds of any day since 2001 are beyond it."""
+MAX_NATURAL = 10**18
 
 DeltaBytes = bytes | bytearray | NDArray[np.uint8]
 """A delta's file in memory."""
@@ -80,6 +82,22 @@ class Delta:
         parts = [a for t in self.tables.values() for a in (t.keys, t.rows, t.removed)]
         return sum(a.nbytes for a in (*parts, *self.dense.values()))
 
+    def check_manifest(self) -> None:
+        """Raises BadInput unless the delta's own manifest (step, times, counts) is one that a reader takes. Readers and
+        writers both ask here: what cannot be read back is never written."""
+        for name in ("version", "step", "parent_step", "events"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value < MAX_NATURAL:
+                raise BadInput(f"delta: {name}: expected a whole number below 10**18, got {str(value)[:40]!r}")
+        if self.step <= self.parent_step:
+            raise BadInput(f"delta: expected a step above its parent {self.parent_step}, got {self.step}")
+        check_time("published_at", self.published_at, 0.0)
+        times = self.event_time
+        if times is not None and not (isinstance(times, (tuple, list)) and len(times) == 2):
+            raise BadInput(f"delta: event_time: expected two times, first and last, got {type(times).__name__}")
+        for time_s in times or ():
+            check_time("event_time", time_s, -MAX_TIME_S)
+
     def check(self, manifest: Manifest) -> None:
         """Raises BadInput unless every tensor fits the model: names, shapes, distinct keys, finite values."""
         tables = {t.name: t for t in manifest.tables}
@@ -122,6 +140,21 @@ class Delta:
             )
 
 
+def check_time(name: str, time_s: float, least_s: float) -> None:
+    """Raises BadInput unless a time of a delta is in seconds and in bounds.
+
+    Args:
+        name: the field, for the message.
+        time_s: Unix seconds.
+        least_s: the smallest value that is taken; the largest is below MAX_TIME_S.
+    """
+    if isinstance(time_s, bool) or not isinstance(time_s, (int, float, np.integer, np.floating)):
+        raise BadInput(f"delta: {name}: expected seconds since 1970 as a number, got {type(time_s).__name__}")
+    if not least_s <= time_s < MAX_TIME_S:
+        hint = "; milliseconds?" if MAX_TIME_S <= time_s < 1e3 * MAX_TIME_S else ""
+        raise BadInput(f"delta: {name}: expected seconds since 1970, got {str(time_s)[:24]}{hint}")
+
+
 def all_finite(array: NDArray[np.float32]) -> bool:
     """Whether no element is NaN or infinite; in blocks, so that the check needs no copy of the table."""
     flat = array.reshape(-1)
@@ -136,15 +169,16 @@ def write_delta(path: Path, delta: Delta) -> None:
 
 
 def stream_delta(file: BinaryIO, delta: Delta) -> None:
-    """Writes the bytes of a delta's file."""
+    """Writes the bytes of a delta's file; raises BadInput, and writes none, for one that parse_delta() would refuse."""
+    delta.check_manifest()
     arrays: dict[str, NDArray[Any]] = {}
     for name, table in delta.tables.items():
-        arrays[f"tables/{name}/keys"] = table.keys
-        arrays[f"tables/{name}/removed"] = table.removed
+        arrays[f"tables/{name}/keys"] = _typed(table.keys, np.int64, 1, f"tables/{name}/keys")
+        arrays[f"tables/{name}/removed"] = _typed(table.removed, np.int64, 1, f"tables/{name}/removed")
     for name, table in delta.tables.items():
-        arrays[f"tables/{name}/rows"] = table.rows
+        arrays[f"tables/{name}/rows"] = _typed(table.rows, np.float32, 2, f"tables/{name}/rows")
     for name, tensor in delta.dense.items():
-        arrays[f"dense/{name}"] = tensor
+        arrays[f"dense/{name}"] = _typed(tensor, np.float32, None, f"dense/{name}")
     metadata = {
         "format": FORMAT,
         "model": delta.model,
@@ -153,7 +187,7 @@ def stream_delta(file: BinaryIO, delta: Delta) -> None:
         "parent_step": str(delta.parent_step),
         "compacted": str(int(delta.compacted)),
         "published_at": repr(float(delta.published_at)),
-        "event_time": json.dumps(list(delta.event_time or ())),
+        "event_time": json.dumps([float(time_s) for time_s in delta.event_time or ()]),
         "events": str(delta.events),
         "counts": json.dumps({"rows": delta.rows, "removed": delta.removed, "dense": len(delta.dense)}),
         "checksums": json.dumps({name: array_crc32(a) for name, a in arrays.items()}),
@@ -213,7 +247,7 @@ def _parse_verified(tensors: Tensors) -> Delta:
         if parts.keys() != {"keys", "rows", "removed"}:
             raise Corrupt(f"delta: table {name[:64]!r}: keys, rows and removed wanted, got {', '.join(sorted(parts))}")
     times = _json(meta, "event_time", list)
-    if len(times) not in (0, 2) or not all(isinstance(t, (int, float)) and abs(t) < MAX_TIME_S for t in times):
+    if len(times) not in (0, 2) or not all(type(t) in (int, float) and abs(t) < 1e300 for t in times):
         raise Corrupt("delta: event_time: [] or [first, last] wanted")
     delta = Delta(
         model=meta.get("model", ""),
@@ -223,14 +257,16 @@ def _parse_verified(tensors: Tensors) -> Delta:
         tables={name: TableDelta(**parts) for name, parts in tables.items()},
         dense=dense,
         published_at=_number(meta, "published_at"),
-        event_time=(float(times[0]), float(times[1])) if times else None,
+        event_time=(times[0], times[1]) if times else None,
         events=_natural(meta, "events"),
         compacted=_natural(meta, "compacted") == 1,
         checksum=meta["checksum"],
     )
-    if delta.step <= delta.parent_step:
-        raise Corrupt(f"delta: a step above its parent {delta.parent_step} wanted, got {delta.step}")
-    return delta
+    try:
+        delta.check_manifest()
+    except BadInput as error:
+        raise Corrupt(str(error)) from None
+    return replace(delta, event_time=(float(times[0]), float(times[1]))) if times else delta
 
 
 def _typed(array: NDArray[Any], dtype: type, rank: int | None, name: str) -> NDArray[Any]:

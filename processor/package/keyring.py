@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from processor.errors import Corrupt, KeyWanted
+from processor.errors import BadInput, Corrupt, KeyWanted
 from processor.package.signature import PublicKey, Signer
 from processor.package.trust_memory import TrustMemory
 
@@ -47,11 +47,14 @@ class Keyring:
         return cls(signer, {one.id: one for one in keys}, TrustMemory(Path(memory)) if memory and keys else None)
 
     @classmethod
-    def of_writer(cls, key: str | Path = "") -> Keyring:
+    def of_writer(cls, key: str | Path = "", trust: Iterable[str | Path] = ()) -> Keyring:
         """The keyring of a process that writes to repositories: the key that is given, or else the environment's, and
-        the keys that the environment trusts. Raises BadInput."""
-        trust = os.environ.get(TRUST_VARIABLE, "")
-        return cls.of(key or os.environ.get(KEY_VARIABLE, ""), [one.strip() for one in trust.split(",") if one.strip()])
+        the keys that the environment trusts, and `trust`. Raises BadInput."""
+        listed = os.environ.get(TRUST_VARIABLE, "")
+        named = [one.strip() for one in listed.split(",") if one.strip()]
+        if listed and not named:
+            raise BadInput(f"{TRUST_VARIABLE}: expected files of public keys separated by commas, got {listed[:64]!r}")
+        return cls.of(key or os.environ.get(KEY_VARIABLE, ""), [*trust, *named])
 
     @property
     def trusts(self) -> bool:

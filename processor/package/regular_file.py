@@ -71,6 +71,14 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def same_content(path: Path, digest: str) -> bool:
+    """Whether there is a file whose SHA-256 is this one."""
+    try:
+        return file_sha256(path) == digest
+    except (Corrupt, OSError):
+        return False
+
+
 def fd_sha256(fd: int, nbytes: int) -> str:
     """SHA-256 of the first bytes of an open file; raises Corrupt where there are fewer, OSError."""
     found, at = hashlib.sha256(), 0

@@ -10,6 +10,7 @@ is that of what changed, and of one table at a time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -62,7 +63,9 @@ def fold(version: VersionReader, ledger: Ledger, progress: Progress | None = Non
         version.place.send(name)
         ledger.snapshot(link, f"{name}/{SNAPSHOT_LIST}", sha256(data), len(data))
     except OSError as error:
-        version.place.remove(name)
+        with contextlib.suppress(OSError):
+            # Where nothing can be written nothing can be removed, and there is nothing to remove.
+            version.place.remove(name)
         raise NotReady(f"snapshot: the repository cannot be written: {os.strerror(error.errno or 0)}") from None
     except BaseException:
         if not ledger.may_name(f"{name}/{SNAPSHOT_LIST}"):

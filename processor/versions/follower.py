@@ -13,7 +13,7 @@ States
                (processor.versions.probation) finds out of line is held so: by a record, which all servers of the
                repository follow, whichever of them was first; in memory alone where none can be written
     DIVERGED   what is on disk is not what is served under its name: nothing further is taken, until the file that says
-               so is put back as it was, or the version is loaded anew
+               so is put back as it was, a repair sets it aside (processor.chain.repair), or the version is loaded anew
 
 Staleness is how long ago a look last found that what is served is what the records say: CURRENT, or HELD, which is a
 decision and the same everywhere. A look that finds something newer and cannot serve it, or that cannot be made at all,
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from processor.chain.bare_delta import Arrivals, BareDelta
-from processor.chain.chain_record import MAX_REASON, RELEASE, ROLLBACK
+from processor.chain.chain_record import MAX_REASON, RELEASE, REPAIR, ROLLBACK
 from processor.chain.history import History, Link
 from processor.chain.ledger import Ledger
 from processor.chain.patrol import Identity, identity_of
@@ -37,7 +37,18 @@ from processor.package.delta import SUFFIX, Delta
 from processor.package.version import MANIFEST
 from processor.versions.probation import NEW, OutOfLine, Probation
 from processor.versions.served_version import Change, ServedVersion
-from processor.watching.stats import CURRENT, DIVERGED, HELD, WAITING, ChainStatus
+from processor.watching.stats import (
+    CURRENT,
+    DAMAGED,
+    DIVERGED,
+    GAP,
+    GATE,
+    HELD,
+    REFUSED,
+    UNREADABLE,
+    WAITING,
+    ChainStatus,
+)
 
 FOR_GOOD = -1
 LEARNED = 32
@@ -128,11 +139,17 @@ class Follower:
             now = identity_of(self._astray)
             if now != self._seen:
                 self._seen, self._diverged = now, ""
+        if self._diverged and self.ledger.repaired():
+            self._diverged = ""
+        goes_on = "what is on disk is again what is served"
         if not self._diverged:
             try:
-                came = {record.kind for record in self.ledger.look()}
+                came = {record.kind: record for record in self.ledger.look()}
                 self.ledger.remember()
-                if ROLLBACK in came or (self._held_here and RELEASE in came):
+                if REPAIR in came:
+                    repair = came[REPAIR]
+                    goes_on = f"record {repair.number} sets aside records {repair.since} to {repair.number - 1}"
+                if ROLLBACK in came or REPAIR in came or (self._held_here and RELEASE in came):
                     self.stay(None)
                 self.ledger.patrol()
                 events += self.reconcile(version, self.target)
@@ -146,7 +163,7 @@ class Follower:
                 events += self.wait(str(error))
         if self._said and not self._diverged:
             self._said = ""
-            events.insert(0, f"{self._model} goes on: what is on disk is again what is served")
+            events.insert(0, f"{self._model} goes on: {goes_on}")
         self.tell(version)
         return events
 
@@ -312,18 +329,23 @@ class Follower:
     def tell(self, version: ServedVersion) -> None:
         """Says in `status` where the version stands now."""
         history = self.ledger.history
-        state, reason = CURRENT, ""
+        state, reason, obstacle = CURRENT, "", ""
         if self._diverged:
-            state, reason = DIVERGED, self._diverged
+            state, reason, obstacle = DIVERGED, self._diverged, DAMAGED
         elif self._blocked is not None:
             state, reason = WAITING, self._blocked[1]
+            obstacle = UNREADABLE if self._blocked[0] == FOR_GOOD else REFUSED
         elif self._here is not None:
             alone = "on this server alone, which cannot write to the repository"
             state, reason = HELD, f"{self._held_here}; {alone}" if self._held_here else f"rolled back {alone}"
+            obstacle = GATE
         elif history.gate is not None:
-            state, reason = HELD, history.held or "held"
+            state, reason, obstacle = HELD, history.held or "held", GATE
         elif self._waiting:
-            state, reason = WAITING, next(iter(self._waiting.values()))
+            # The one that comes next, if it is among them: only that keeps others from being served.
+            step, path = min((int(path.name.removesuffix(SUFFIX)), path) for path in self._waiting)
+            refused = step == history.top + 1 and self._refused.get(path, ((), 0))[1] == FOR_GOOD
+            state, reason, obstacle = WAITING, self._waiting[path], REFUSED if refused else GAP
         seen = version.digest, history.number
         if seen != self._counted[0]:
             self._counted = seen, _distance(history, version.digest)
@@ -331,7 +353,7 @@ class Follower:
         if state in (CURRENT, HELD) and self.ledger.folder.is_dir():
             # Where the folder has gone nobody has looked at anything, though no record was missed.
             self.current_at_s = max(self.current_at_s, self._clock.now_s() - self._seen_s())
-        now = ChainStatus(state, reason, version.digest, history.number, history.top + 1, behind)
+        now = ChainStatus(state, reason, version.digest, history.number, history.top + 1, behind, obstacle)
         if now != self.status:
             self.status = now
 

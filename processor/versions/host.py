@@ -40,7 +40,7 @@ from processor.watching.delta_guard import ON, DeltaBounds
 from processor.watching.judge import Evidence, Judge
 from processor.watching.keeper import Keeper
 from processor.watching.sketch import Sketch
-from processor.watching.stats import Compared, GroupStats
+from processor.watching.stats import DIVERGED, WAITING, Compared, GroupStats
 from processor.watching.trend import Trend
 
 log = logging.getLogger("freshet.host")
@@ -95,6 +95,7 @@ class ModelHost(ABC):
         self._beats = 0
         self._rounds = Rounds(self._poll_model)
         self._max_staleness_s, self._told_stale = max_staleness_s, ""
+        self._told_concerns: tuple[str, ...] = ()
         self._reached = False
         # Whether the first look at an object store has yet to come through.
         self._unseen = False
@@ -154,7 +155,7 @@ class ModelHost(ABC):
         """Called when what answers a model's requests has changed, and in whose words."""
 
     def aged(self, stale: str) -> None:  # noqa: B027
-        """Called when the line of `stale` has changed."""
+        """Called when the line of `stale` has changed, or `concerns`."""
 
     def models(self) -> list[str]:
         return sorted(self._models)
@@ -187,6 +188,18 @@ class ModelHost(ABC):
         """Why what is served is too old, in one line; "" where it is not, or where no bound is set."""
         found = find_stale(self._stalenesses(), self._max_staleness_s) if self._max_staleness_s else None
         return found.line(self._max_staleness_s) if found else ""
+
+    @property
+    def concerns(self) -> tuple[str, ...]:
+        """What keeps something that is there from being served, a line for each version. It makes no server unready: a
+        refused delta is refused by every replica, and what each serves is sound. Who would rather have no answer than
+        an old one sets max_staleness_s."""
+        return tuple(
+            f"model {name!r} version {number}: {status.state}: {status.reason}"
+            for name, model in sorted(self._models.items())
+            for number in sorted(model.served)
+            if (status := model.chain(number)) is not None and status.state in (WAITING, DIVERGED)
+        )
 
     @property
     def reachable(self) -> bool:
@@ -494,11 +507,12 @@ class ModelHost(ABC):
         return False
 
     def _tell_stale(self) -> None:
-        """Says once that what is served has become too old, and that it is not any more; and how old, whoever asks."""
-        line, told = self.stale, self._told_stale
-        if line == told:
+        """Says once that what is served has become too old, and that it is not any more; and how old, whoever asks; and
+        what concerns there are."""
+        line, told, concerns = self.stale, self._told_stale, self.concerns
+        if line == told and concerns == self._told_concerns:
             return
-        self._told_stale = line
+        self._told_stale, self._told_concerns = line, concerns
         if line and not told:
             log.warning("not ready: %s", line)
         elif told and not line:

@@ -291,10 +291,15 @@ class ServedModel(RoutedModel):
         return any(f is not None and f.probation.aftermath.doubtful(version.generation) for f, version in pairs)
 
     def calibrated(self, generation: Generation, evidence: LabelSums) -> None:
-        """Labels have come of rows that a generation has scored; raises NotFound."""
+        """Labels have come of rows that a generation has scored; raises NotFound, BadInput for sums that none are."""
+        evidence.check()
         follower = self._followers.get(generation.version)
         if follower is None:
             raise NotFound(f"version {generation.version} of model {self.name!r} is not loaded")
+        history = follower.ledger.history
+        # What was before the snapshot that the server began with it cannot know.
+        if generation.step >= history.base.step and history.known(generation.step) is None:
+            raise NotFound(f"generation {generation} of model {self.name!r} never was")
         follower.probation.aftermath.tell(generation, evidence)
 
     def _loaded(self, number: int) -> tuple[ServedVersion, Follower]:

@@ -68,7 +68,7 @@ def _entry(
         "generation": f"{number}.{record.step}",
         "parent": f"{number}.{record.parent_step}",
         "at": record.at,
-        "reason": record.reason,
+        "reason": record.why,
     }
     if record.kind != DELTA:
         return told

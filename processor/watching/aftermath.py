@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from processor.errors import BadInput
 from processor.generation import Generation
 from processor.watching.delta_guard import DeltaBounds
 from processor.watching.judge import Verdict, weigh
@@ -37,6 +38,12 @@ class LabelSums:
 
     def __add__(self, other: LabelSums) -> LabelSums:
         return LabelSums(self.scores + other.scores, self.labels + other.labels, self.rows + other.rows)
+
+    def check(self) -> None:
+        """Raises BadInput unless they can be sums over so many rows, each of a score and a label from 0 to 1."""
+        for name, value in (("scores", self.scores), ("labels", self.labels)):
+            if not 0 <= value <= self.rows:
+                raise BadInput(f"{name}: expected a sum from 0 to {self.rows}, the number of rows, got {value:g}")
 
     def half(self) -> LabelSums:
         return LabelSums(self.scores / 2, self.labels / 2, self.rows // 2)

@@ -14,6 +14,9 @@ from processor.watching.sketch import Scores, Sketch
 
 CHAIN_STATES = CURRENT, WAITING, HELD, DIVERGED = "CURRENT", "WAITING", "HELD", "DIVERGED"
 """Of a version against its chain (processor.versions.follower)."""
+OBSTACLES = REFUSED, GAP, UNREADABLE, GATE, DAMAGED = "refused", "gap", "unreadable", "held", "damaged"
+"""What keeps deltas that are there from being served: one that this server refuses, one that is missing before a file,
+a repository that cannot be read for now, a gate, a chain that is damaged."""
 
 
 @dataclass(slots=True)
@@ -102,7 +105,7 @@ class ModelStats:
 class ChainStatus:
     """Where a version stands against its chain. state: one of CHAIN_STATES; reason: of any but CURRENT. digest: of what
     is served. records: on disk, as far as known. next_step: for who publishes next. behind: generations that are known
-    and not served."""
+    and not served. obstacle: one of OBSTACLES, "" for CURRENT."""
 
     state: str
     reason: str
@@ -110,6 +113,7 @@ class ChainStatus:
     records: int
     next_step: int
     behind: int
+    obstacle: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

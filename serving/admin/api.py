@@ -178,7 +178,7 @@ class Admin:
 
     async def health(self) -> Response:
         """Whether the server is up, and whether it is ready for predictions."""
-        return json_reply({"live": True, "ready": self._lifecycle.ready})
+        return json_reply({"live": True, "ready": self._lifecycle.ready, **self._lifecycle.reasons})
 
     async def models(self) -> Response:
         """Versions, labels, generation, freshness, sessions and memory of every model."""

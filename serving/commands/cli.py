@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from processor.errors import FreshetError
+from processor.errors import FreshetError, printable
 from processor.extras import wanted
 from serving.commands.compile_command import compile_command
 from serving.commands.convert_command import convert
@@ -29,7 +29,6 @@ from serving.commands.row_store import tables_app
 from serving.commands.serve_command import package_version, serve
 from serving.commands.train_command import bench_app, train
 from serving.commands.vectors_command import vectors
-from serving.telemetry.logs import printable
 
 
 def _tell_version(wanted: bool) -> None:

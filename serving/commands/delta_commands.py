@@ -18,6 +18,7 @@ TokenOption = Annotated[
     typer.Option("--admin-token", envvar="FRESHET_ADMIN_TOKEN", help="Bearer token; better set in the environment."),
 ]
 DEFAULT_ADMIN = "http://127.0.0.1:8502"
+SHOWN = 20
 
 
 @delta_app.command("list")
@@ -92,6 +93,52 @@ def delta_compact(
         print(f"{model} {number}.{ledger.history.target.step}: there is nothing to fold")
         return
     print(f"{model} {number}.{link.step}: a snapshot holds it whole")
+
+
+@delta_app.command("repair")
+def delta_repair(
+    model: Annotated[str, typer.Argument(help="A model of the repository.", autocompletion=models)],
+    repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
+    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Cut; without it only what would be cut is shown.")] = False,
+    reason: Annotated[str, typer.Option(help="Why; kept in the chain and shown by `freshet delta list`.")] = "",
+    trust: Annotated[
+        list[Path] | None, typer.Option(help="Public key that records have to be signed by; besides FRESHET_TRUST.")
+    ] = None,
+    key: KeyOption = "",
+) -> None:
+    """Shows what ends a version's chain, a record that no server takes, and cuts it there with --yes, by a record of
+    its own. Nothing is removed, a sound record is never cut. Ends with 1 where something is damaged and was not cut."""
+    from processor.chain.damage import find_damage, repair
+    from processor.chain.ledger import Ledger
+    from processor.errors import printable
+    from processor.mirror.repositories import open_repository
+    from processor.package.keyring import Keyring
+
+    keyring = Keyring.of_writer(key, trust or ())
+    ledger = Ledger(open_repository(repository).with_keys(keyring).version(model, version))
+    damage = find_damage(ledger)
+    history = ledger.history
+    where = f"{model} {history.version}.{history.head.step}"
+    if damage is None:
+        print(f"{where}: nothing to repair: every record that a start reads is sound, {history.number} in all")
+        return
+    print(f"{where}: record {history.number} is the last good one")
+    for number, what in enumerate(damage.cut[:SHOWN], start=damage.first):
+        first = printable(damage.why).removeprefix(f"record {number}: ")
+        why = first if number == damage.first else f"stands on record {number - 1}"
+        print(f"  record {number}: {what or 'no record'}: {why}")
+    if len(damage.cut) > SHOWN:
+        print(f"  and {len(damage.cut) - SHOWN:,} more, up to record {damage.last}")
+    print(f"  served after the cut: {history.version}.{history.target.step}; the next step is {damage.top + 1}")
+    if not yes:
+        print("nothing was changed; --yes cuts this")
+        raise typer.Exit(1)
+    record = repair(ledger, damage.first, reason)
+    if record is None:
+        print(f"{model}: somebody else has repaired it meanwhile; nothing was changed")
+        return
+    print(f"{model}: record {record.number} sets aside records {record.since} to {record.number - 1}")
 
 
 @delta_app.command("rollback")

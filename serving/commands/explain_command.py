@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from processor.errors import BadInput
+from processor.errors import BadInput, printable
 from serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, TokenOption
-from serving.telemetry.logs import printable
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from processor.errors import BadInput
+from processor.errors import BadInput, printable
 from processor.watching.stats import CHAIN_STATES, DIVERGED, WAITING
-from serving.telemetry.logs import printable
 
 MAX_MODELS, MAX_TEXT = 10_000, 200
 HIGHEST = 2**63

@@ -23,9 +23,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from processor.errors import BadInput, FreshetError
+from processor.errors import BadInput, FreshetError, printable
 from serving.commands.fleet_comparison import Said, read_report
-from serving.telemetry.logs import printable
 
 MAX_REPLY_NBYTES, MAX_HEAD_NBYTES = 4 << 20, 1 << 16
 AT_ONCE, MOST = 64, 1024

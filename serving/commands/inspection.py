@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from processor.chain.bare_delta import bare_deltas
-from processor.chain.chain_record import DELTA
+from processor.chain.chain_record import DELTA, REPAIR, ChainRecord
 from processor.chain.ledger import Ledger
 from processor.chain.resigning import check_version
-from processor.errors import BadInput, Diverged, FreshetError, NotFound
+from processor.errors import BadInput, Diverged, FreshetError, NotFound, printable
 from processor.mirror.repositories import open_repository
 from processor.package.delta import Delta, read_delta
 from processor.package.keyring import Keyring
@@ -119,14 +118,14 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
     try:
         ledger.look()
     except Diverged as error:
-        trouble = str(error)
+        trouble = printable(str(error))
     history = ledger.history
     line = {link.digest for link in history.back(history.head)}
     # A narrow terminal folds numbers and words, but no date and no generation.
     table = Table(box=None, padding=(0, 1, 0, 0))
     for name in ("no.", "kind", "generation", "rows", "removed", "dense", "events", "at (UTC)", "bytes", ""):
         table.add_column(name, no_wrap=name in ("generation", "at (UTC)"), overflow="fold")
-    for record in itertools.islice(ledger.records(), history.number):
+    for record in _taken(ledger):
         mark = "undone" if record.kind == DELTA and record.digest not in line else ""
         if record.kind == DELTA and history.gate is not None and record.step > history.gate.step and not mark:
             mark = "waits: held"
@@ -140,7 +139,7 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
             counts, wrong = _counts(lambda: ledger.read_delta(history.links[record.digest]))  # noqa: B023
         else:
             counts, wrong = ["", "", "", "", _date(record.at)], ""
-        notes = escape("; ".join(part for part in (wrong, apart, mark, record.reason, signed) if part))
+        notes = escape("; ".join(part for part in (wrong, apart, mark, _set_aside(record), record.why, signed) if part))
         table.add_row(*where, *counts, nbytes, notes)
     for bare in bare_deltas(reader.folder):
         if f"{DELTAS}/{bare.path.name}" not in history.files:
@@ -161,8 +160,24 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
         )  # fmt: skip
     if trouble:
         console.print(f"DIVERGED: {trouble}", markup=False, highlight=False)
+        console.print(
+            f"`freshet delta repair {model}` shows what is cut if the chain is to go on before it",
+            markup=False, highlight=False,
+        )  # fmt: skip
         if trust:
             raise typer.Exit(1)
+
+
+def _taken(ledger: Ledger) -> Iterator[ChainRecord]:
+    """The records that were taken, read anew."""
+    for record in ledger.records() if ledger.history.number else ():
+        yield record
+        if record.number >= ledger.history.number:
+            return
+
+
+def _set_aside(record: ChainRecord) -> str:
+    return f"sets aside records {record.since} to {record.number - 1}" if record.kind == REPAIR else ""
 
 
 def _counts(read: Callable[[], Delta]) -> tuple[list[str], str]:

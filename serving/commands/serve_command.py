@@ -14,7 +14,7 @@ from processor.errors import NotReady
 from processor.extras import DISTRIBUTION
 from processor.mirror.repositories import open_repository
 from processor.options import default_of
-from serving.serve_config import KINDS, OPTIONS, load_config, split_names
+from serving.serve_config import KINDS, OPTIONS, load_config, parsed, split_names
 from serving.telemetry.logs import last_words, log_to_stderr
 
 ConfigOption = Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")]
@@ -25,7 +25,8 @@ def serve(config: str | None, **options: Any) -> None:
 
     Every option is also an environment variable, FRESHET_HTTP_PORT, and a key of the --config file, http_port.
     """
-    lists = {key: split_names(options[key]) for key, kind in KINDS.items() if kind is list and options[key] is not None}
+    given = [key for key, kind in KINDS.items() if kind is list and options[key] is not None]
+    lists = {key: parsed(split_names, options[key], key) for key in given}
     settings = load_config({**options, **lists}, os.environ, config)
     # Before anything is opened: a server would wait for ever for a name that was mistyped.
     with contextlib.suppress(NotReady):

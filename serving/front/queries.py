@@ -35,6 +35,10 @@ class Answering(Protocol):
     def stale(self) -> str:
         """See ModelHost.stale."""
 
+    @property
+    def concerns(self) -> tuple[str, ...]:
+        """See ModelHost.concerns."""
+
     def models(self) -> list[str]: ...
 
     def status(self, model: str) -> list[VersionStatus]: ...

@@ -289,7 +289,7 @@ class DataApp:
     async def _ready(self, route: Route) -> Answer:
         if not self._lifecycle.ready:
             raise NotReady(self._lifecycle.unready)
-        return _json({"ready": True})
+        return _json({"ready": True, **self._lifecycle.reasons})
 
     async def _server(self, route: Route) -> Answer:
         return _json(catalog.server_metadata(self._version, queries.extensions(self._gate, self._regions)))

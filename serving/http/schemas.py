@@ -39,7 +39,7 @@ TENSOR = object_of(
 )
 SCHEMAS: dict[str, Schema] = {
     "Error": object_of("error", error=TEXT),
-    "Ready": object_of("ready", ready={"type": "boolean"}),
+    "Ready": object_of("ready", ready={"type": "boolean"}, reasons=list_of(TEXT)),
     "Root": object_of(
         "name version what ready where",
         name=TEXT,

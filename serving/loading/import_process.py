@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Protocol
 
@@ -31,6 +31,12 @@ PREFIX = "freshet: "
 UNKNOWN = "the import failed; the server's log says why"
 KILLED = "the import was killed, as the system does with processes that want more memory than there is"
 OUT_OF_MEMORY = re.compile(r"MemoryError|bad_alloc|Cannot allocate memory|RESOURCE_EXHAUSTED|Resource exhausted")
+NEEDED = re.compile(
+    "PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_.*|TZ|XDG_.*|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_.*|PYTHON.*|VIRTUAL_ENV"
+    "|SSL_CERT_.*|(OMP|MKL|OPENBLAS|KMP|GOTO|NUMBA|TF|TF2|XLA|JAX|PJRT|KERAS|ONNX|ORT|OPENVINO|OV|CUDA|NVIDIA|TRT|CUPTI|PROTOCOL_BUFFERS"
+    "|COVERAGE)_.*"
+)
+SECRET = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|API_?KEY")
 SAID_NBYTES = 64 << 10
 STOP_WAIT_S = 10.0
 SHOWN_LINES = 20
@@ -69,7 +75,7 @@ def start(arguments: Sequence[str], said: IO[bytes], folder: str, limits: Import
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=said,
-        env={**os.environ, "TMPDIR": folder},
+        env={**needed_environment(os.environ), "TMPDIR": folder},
     )
     if sys.platform == "linux":
         # It may have ended already.
@@ -77,6 +83,13 @@ def start(arguments: Sequence[str], said: IO[bytes], folder: str, limits: Import
             _limit(process.pid, resource.RLIMIT_CPU, limits.processor_s, limits.processor_s + OVERTIME_S)
             _limit(process.pid, resource.RLIMIT_DATA, limits.memory_nbytes, limits.memory_nbytes)
     return process
+
+
+def needed_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What an import needs of the server's environment: where programs, libraries, caches and devices are, and how its
+    libraries are set. Nothing else: an import reads what somebody else wrote, and tokens, passwords and the keys of
+    object stores are none of its business."""
+    return {name: value for name, value in environ.items() if NEEDED.fullmatch(name) and not SECRET.search(name)}
 
 
 def _limit(pid: int, what: int, soft: int, hard: int) -> None:

@@ -29,19 +29,13 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from processor.clock import Clock, SystemClock
+from processor.errors import printable
 
 BURST, INTERVAL_S = 20, 10.0
 STANDARD_ERROR = 2
 
 Later = Callable[[float, Callable[[], None]], None]
 """Has a function called after so many seconds, in any thread; raises RuntimeError where that cannot be."""
-
-
-def printable(text: str) -> str:
-    """The text on one line that a terminal shows as it is: other characters as a Python string writes them."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class TextFormatter(logging.Formatter):

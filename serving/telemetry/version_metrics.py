@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from processor.watching.sketch import PHASES, ROW_BOUNDS, TIME_BOUNDS_S
-from processor.watching.stats import CHAIN_STATES, VersionStats
+from processor.watching.stats import CHAIN_STATES, OBSTACLES, VersionStats
 
 LABELS = ("model", "version")
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
@@ -89,6 +89,11 @@ def _chain_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
     behind = GaugeMetricFamily(
         "freshet_version_chain_behind", "Generations that are known and not served.", labels=LABELS
     )
+    blocked = GaugeMetricFamily(
+        "freshet_version_deltas_blocked",
+        "Deltas that are there and not served, by what keeps them from it.",
+        labels=(*LABELS, "kind"),
+    )
     staleness = GaugeMetricFamily(
         "freshet_version_staleness_seconds",
         "Since the version was last known to serve the newest record of its chain.",
@@ -100,7 +105,11 @@ def _chain_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
             for state in CHAIN_STATES:
                 states.add_metric((*_of(version), state), state == version.chain.state)
             behind.add_metric(_of(version), version.chain.behind)
-    yield from (states, behind, staleness)
+            for kind in OBSTACLES:
+                # What is damaged may hide how many there are.
+                count = max(1, version.chain.behind) if kind == version.chain.obstacle else 0
+                blocked.add_metric((*_of(version), kind), count)
+    yield from (states, behind, blocked, staleness)
 
 
 def _table_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:

@@ -297,7 +297,7 @@ class FleetHost(ModelHost):
             seats = self._fleet.suspects()
             for worker in self._fleet.lively():
                 with contextlib.suppress(Gone):
-                    worker.tell("unready", {"seats": seats, "stale": self.stale})
+                    worker.tell("unready", {"seats": seats, "stale": self.stale, "concerns": self.concerns})
 
     def aged(self, stale: str) -> None:
         """See ModelHost.aged."""

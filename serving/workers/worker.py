@@ -85,6 +85,7 @@ class WorkerPredictor(Predictor):
         self.ready = False
         # The supervisor knows, and tells the lifecycle.
         self.stale = ""
+        self.concerns: tuple[str, ...] = ()
         self._models: dict[str, Routes[Replica]] = {}
 
     def reroute(self, message: Message, replicas: dict[int, Receiver]) -> None:
@@ -243,6 +244,7 @@ class Worker:
             self._ports.release(message["share"])
         elif op == "unready":
             self._notice(message["seats"], message["stale"])
+            self._predictor.concerns = tuple(message["concerns"])
         elif op in ("open", "frame", "preview", "forget", "close"):
             first = op == "open" or (op == "frame" and message["first"])
             self._changes.submit(message["version"], lambda: self._change(message, fds), long=first)

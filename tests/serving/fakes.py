@@ -63,6 +63,7 @@ class FakeProcessor:
     generation: Generation = GENERATION
     ready: bool = True
     stale: str = ""
+    concerns: tuple[str, ...] = ()
     reachable: bool = True
     hold: bool = False
     refuse: Exception | None = None
@@ -213,7 +214,7 @@ class FakeProcessor:
             apply_s=none, age_s=none, event_age_s=none,
         )  # fmt: skip
         routes = SimpleNamespace(served={3: version}, shares=lambda: {3: 0.95}, traffic=Traffic(), labels={"stable": 3})
-        chain = ChainStatus("HELD", "late labels", "ab" * 16, 17, 19, 2)
+        chain = ChainStatus("HELD", "late labels", "ab" * 16, 17, 19, 2, "held")
         states = [VersionStatus(4, "END", "a table does not fit"), VersionStatus(3, "AVAILABLE")]
         vigilance = Vigilance()
         vigilance.held["bias"], vigilance.taken_back["shift"] = 2, 1

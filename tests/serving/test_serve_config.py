@@ -168,3 +168,10 @@ def test_a_bound_of_staleness_is_longer_than_the_time_between_two_looks():
     with pytest.raises(BadInput, match="max_staleness_s: 0, or more than poll_interval_s, which is 60, wanted, got 30"):
         ServeConfig("repository", max_staleness_s=30.0, poll_interval_s=60.0)
     assert ServeConfig("repository", poll_interval_s=60.0).max_staleness_s == 0.0
+
+
+@pytest.mark.parametrize("key", ["trust", "models"])
+def test_a_list_without_a_name_is_refused_and_an_empty_one_is_not(key):
+    with pytest.raises(BadInput, match=f"FRESHET_{key.upper()}: expected names separated by commas, got ' , '"):
+        load_config({"repository": "r"}, {f"FRESHET_{key.upper()}": " , "})
+    assert getattr(load_config({"repository": "r"}, {f"FRESHET_{key.upper()}": ""}), key) == []

@@ -183,6 +183,13 @@ def test_dates_and_numbers_serve_as_times():
     assert convert(pa.array([0.25]), "time") == [0.25]
 
 
+@pytest.mark.parametrize("time", [1.7e12, -1e12, 1e300])
+def test_a_time_in_milliseconds_is_refused_in_words(time):
+    with pytest.raises(BadInput, match=r"column 'c': expected a time in seconds since 1970, got .* at row 1.*; millis"):
+        convert(pa.array([1.7e9, time]), "time")
+    assert convert(pa.array([1e12 - 1]), "time") == [1e12 - 1]
+
+
 def test_a_missing_time_is_refused():
     with pytest.raises(BadInput, match="column 'c': a time wanted, got a null at row 1"):
         convert(pa.array([1.0, None]), "time")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from freshet_serving import BadInput, NotFound, Publisher, StandsOnUndone
+from processor.chain.damage import repair
 from processor.chain.ledger import Ledger
 from processor.generation import Generation
 from processor.package.delta import read_delta, write_delta
@@ -124,6 +125,18 @@ REFUSED = {
     "beyond float32": ({"rows": {"user": ([7], [[1e300, 0, 0, 0]])}}, "NaN or infinity for key 7"),
     "words as values": ({"rows": {"user": ([7], [["a", "b", "c", "d"]])}}, "table 'user': values: numbers wanted"),
     "an unknown weight": ({"dense": {"bias": [0.0]}}, "dense weight 'bias' is not one of the model's"),
+    "a time in milliseconds": (
+        {"rows": {"user": ([1], rows_of([1], 1))}, "event_time": (0, 1.7e12)},
+        r"delta: event_time: expected seconds since 1970, got 1700000000000.0; milliseconds\?",
+    ),
+    "a time before all time": (
+        {"rows": {"user": ([1], rows_of([1], 1))}, "event_time": (-1e300, 0.0)},
+        "delta: event_time: expected seconds since 1970, got -1e",
+    ),
+    "events that are none": (
+        {"rows": {"user": ([1], rows_of([1], 1))}, "events": -1},
+        "delta: events: expected a whole number below",
+    ),
     "a weight's shape": (
         {"dense": {"mlp_0/bias": [0.0]}},
         r"dense weight 'mlp_0/bias': shape \[\d+\] wanted, got \[1\]",
@@ -161,6 +174,23 @@ def test_after_a_rollback_it_waits_until_what_was_undone_is_put_back(publisher):
     assert publisher.undone() is None
     assert publisher.publish(rows={"user": ([5], rows_of([5], 5))}) == Generation(1, 4)
     assert ledger_of(publisher).history.head.parent == ledger_of(publisher).history.known(1).digest
+
+
+def test_after_a_repair_it_puts_back_what_was_cut(publisher):
+    for step in (1, 2, 3):
+        publisher.publish(rows={"user": ([step, 90 + step], rows_of([step, 90 + step], step))})
+    path = publisher._version.folder / "chain" / "0000000002.json"
+    path.write_bytes(path.read_bytes()[:-9])
+    repair(Ledger(Repository(publisher._version.folder.parents[1]).version("small")), 2)
+
+    with pytest.raises(StandsOnUndone, match=r"1\.3 was rolled back, 1\.1 is served: take undone\(\)"):
+        publisher.publish(rows={"user": ([5], rows_of([5], 5))})
+    undone = publisher.undone()
+    assert (str(undone.generation), str(undone.undone)) == ("1.1", "1.3")
+    assert undone.rows["user"][0].tolist() == [2, 3]
+    assert undone.removed["user"].tolist() == [92, 93]
+    assert str(publisher.publish(rows={"user": ([5], rows_of([5], 5))})) == "1.4"
+    assert {key for key in served(publisher) if key >= 90} == {91}
 
 
 def test_an_undone_delta_that_is_applied_again_is_nothing_to_put_back(publisher):

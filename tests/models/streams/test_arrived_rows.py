@@ -138,3 +138,14 @@ def test_every_row_is_sound_or_told_once_in_order(bad, count):
     found, refused = read(messages(*[json.dumps(row).encode() for row in rows]))
     assert [row["user"] for row in found] == [n for n in range(count) if n not in bad]
     assert [place for place, _ in refused] == sorted(n for n in bad if n < count)
+
+
+def test_one_event_in_milliseconds_is_left_out_and_the_rest_learned():
+    rows = rows_of(0, 9)
+    rows[4]["ts"] = 1.7e12
+    payloads = [json.dumps(row).encode() for row in rows]
+    for came in (messages(*payloads), messages(json.dumps(rows).encode())):
+        found, refused = read(came)
+        assert [row["user"] for row in found] == [0, 1, 2, 3, 5, 6, 7, 8]
+        assert [number for number, _ in refused] == [4]
+        assert "column 'ts': expected a time in seconds since 1970, got 1700000000000.0 at " in refused[0][1]

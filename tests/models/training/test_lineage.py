@@ -14,6 +14,7 @@ from models.config.train_config import Beginning
 from models.training import checkpoint as saving
 from models.training.loop import TrainingRun
 from processor.chain.contents import Contents, stored
+from processor.chain.damage import repair
 from processor.chain.ledger import Ledger
 from processor.errors import Conflict, NotReady
 from processor.generation import UNDO_DEPTH, Generation
@@ -93,6 +94,35 @@ def foreign(repository, dense=False):
         name = min(manifest.dense)
         weights = {name: np.full(manifest.dense[name], 0.125, np.float32)}
     return ledger.publish(Delta("mixed", 1, ledger.history.top + 1, head.step, tables, weights, published_at=1.0))
+
+
+def damage(repository, number):
+    folder = repository / "mixed" / "1" / "chain"
+    (folder / f"{number:010}.json").write_bytes(b"{}")
+    return repair(Ledger(Repository(repository).version("mixed", 1)), number)
+
+
+def test_after_a_repair_the_trainer_goes_on_from_the_last_good_generation(tmp_path):
+    run, stream, notes = start(tmp_path)
+    assert advance(stream, 4) == ["1.1", "1.2", "1.3", "1.4"]
+    damage(tmp_path, 3)
+    assert advance(stream, 2) == ["1.5", "1.6"]
+    assert [link.step for link in chain(tmp_path).history.line()] == [0, 1, 2, 5, 6]
+    assert notes[-1] == "1.4 was rolled back to 1.2: went back, skipped 64 rows"
+    assert_at_head(run)
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_trainer_that_starts_after_a_repair_goes_on_from_the_last_good_generation(tmp_path, number):
+    _, stream, _ = start(tmp_path)
+    advance(stream, 4)
+    damage(tmp_path, number)
+    run, stream, _ = start(tmp_path)
+    advance(stream, 2)
+    steps = [link.step for link in chain(tmp_path).history.line()]
+    assert steps[:number] == list(range(number))
+    assert all(step > 4 for step in steps[number:])
+    assert_at_head(run)
 
 
 def test_after_a_rollback_the_next_step_stands_on_what_is_served_and_undone_rows_are_skipped(tmp_path):

@@ -174,6 +174,28 @@ def test_a_history_since_a_snapshot_goes_on_as_the_whole_one_does():
     assert part.on_line(1) is None
 
 
+def test_a_history_since_a_snapshot_takes_records_that_name_an_older_one():
+    whole, records = start(), []
+
+    def write(record):
+        records.append(record)
+        take(whole, record)
+
+    write(delta(whole, 1))
+    write(snapshot(whole, whole.head))
+    write(delta(whole, 2))
+    reached = records[-1]
+    write(delta(whole, 3))
+    write(snapshot(whole, whole.head))
+    write(whole.next(ROLLBACK, whole.on_line(2)))
+    assert records[-1].snapshot == 2
+    write(snapshot(whole, whole.on_line(2)))
+    part = History.since(reached, sha256(reached.to_bytes()), records[-1])
+    for record in records[3:]:
+        take(part, record)
+    assert part.newest == whole.newest
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -188,6 +210,8 @@ def test_a_history_since_a_snapshot_goes_on_as_the_whole_one_does():
         (dict(top=9), "top 9"),
         (dict(step=2, top=2), "not ahead"),
         (dict(kind=ROLLBACK), "which is not on the line"),
+        (dict(snapshot=10**9), "names record 1000000000 as its snapshot, which is none"),
+        (dict(snapshot=3), "names record 3 as its snapshot, which is none"),
     ],
 )
 def test_a_record_that_breaks_a_rule_is_no_record_of_the_chain(change, message):

@@ -1,6 +1,7 @@
 """A chain on disk: written by several, followed by others, adopted into, replaced under their eyes."""
 
 import contextlib
+import dataclasses
 import errno
 import os
 import threading
@@ -14,7 +15,7 @@ from processor.chain.ledger import Ledger
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, NotReady
 from processor.package import atomic
 from processor.package import place as place_module
-from processor.package.delta import write_delta
+from processor.package.delta import Delta, write_delta
 from processor.package.repository import Repository
 from tests.packages import make_delta, write_package
 
@@ -370,7 +371,7 @@ def test_without_hard_links_a_record_is_created_exclusively_all_the_same(version
     with pytest.raises(NotReady, match="others are writing"):
         ledger.publish(make_delta(3, [3]))
     os.utime(path, (1, 1))
-    with pytest.raises(NotReady, match="record 3: the file is empty; remove it"):
+    with pytest.raises(NotReady, match="record 3: the file is empty; if nobody"):
         ledger.look()
     path.unlink()
     assert ledger.publish(make_delta(3, [3])).step == 3
@@ -443,3 +444,90 @@ def test_a_file_that_another_has_kept_is_not_taken_back_by_who_found_it_there(ve
     assert (first.path, first.ours, second.ours) == (second.path, True, False)
     other.forget(second)
     assert one.read_delta(one.commit(delta, first)).step == 1
+
+
+@pytest.mark.parametrize("published_at", [1.7e12, -1.0])
+def test_a_delta_whose_record_nobody_could_read_is_not_published(version, published_at):
+    ledger = Ledger.of(version)
+    bad = dataclasses.replace(make_delta(1, [1]), published_at=published_at)
+    with pytest.raises(BadInput, match="published_at: expected seconds since 1970, got "):
+        ledger.publish(bad)
+    # Nor by way of a file's bytes that passed no check of a delta.
+    kept = ledger.keep(make_delta(1, [1]), b"bytes")
+    with pytest.raises(BadInput, match="record 1: at, reason or top out of bounds"):
+        ledger.commit(bad, kept)
+    assert records(version) == []
+    assert ledger.history.number == 0
+    assert list((version.folder / "deltas").iterdir()) == []
+    ledger.publish(make_delta(1, [1]))
+    assert Ledger.of(version, whole=True).history.head.step == 1
+
+
+def test_a_step_far_ahead_is_refused_and_a_gap_is_not(version):
+    ledger = Ledger.of(version)
+    ledger.publish(make_delta(1, [1]))
+    drop(version, 10**18 - 1, parent=1)
+    again = Ledger.of(version)
+    assert again.history.head.step == 1
+    with pytest.raises(BadInput, match=f"step: expected at most 1000001, the newest is 1, got {10**18 - 1}"):
+        again.adopt(version.folder / "deltas" / f"{10**18 - 1}.safetensors")
+    again.publish(make_delta(1_000_001, [1], parent=1))
+    assert Ledger.of(version, whole=True).history.head.step == 1_000_001
+
+
+def test_a_dropped_file_with_times_in_milliseconds_is_not_adopted(version, monkeypatch):
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(Delta, "check_manifest", lambda self: None)
+        path = version.folder / "deltas" / "1.safetensors"
+        write_delta(path, dataclasses.replace(make_delta(1, [1]), published_at=1.7e12))
+    ledger = Ledger.of(version)
+    assert ledger.history.number == 0
+    with pytest.raises(Corrupt, match=r"published_at: expected seconds since 1970, got 1700000000000.0; milliseconds"):
+        ledger.adopt(path)
+    ledger.publish(make_delta(1, [1]))
+    assert Ledger.of(version, whole=True).history.head.step == 1
+
+
+def test_a_record_that_names_no_snapshot_is_refused_by_every_reader(version):
+    ledger = Ledger.of(version, whole=True)
+    ledger.publish(make_delta(1, [1]))
+    ledger.publish(make_delta(2, [2]))
+    path = version.folder / record_name(2)
+    made = dataclasses.replace(ChainRecord.from_bytes(path.read_bytes(), 2), snapshot=10**9)
+    path.write_bytes(made.to_bytes())
+    follower = Ledger(version)
+    with contextlib.suppress(Diverged):
+        follower.begin_at_snapshot()
+    for reader in (follower.look, lambda: Ledger.of(version), lambda: Ledger.of(version, whole=True)):
+        with pytest.raises(Diverged, match="record"):
+            reader()
+    assert follower.history.number == 1
+
+
+@pytest.mark.parametrize("reason", ["\x1b[2J", "a\u202eb", "line\nserved: 1.99"])
+def test_a_reason_that_does_not_print_is_refused_by_every_way_in(version, reason):
+    ledger = Ledger.of(version, whole=True)
+    ledger.publish(make_delta(1, [1]))
+    for way in (lambda: ledger.rollback(0, reason), lambda: ledger.hold(reason), lambda: ledger.release(reason)):
+        with pytest.raises((BadInput, Conflict), match=r"reason: |not held"):
+            way()
+    assert ledger.history.number == 1
+
+
+def test_what_was_known_stays_known_where_the_chain_before_it_cannot_be_read(version):
+    whole = Ledger.of(version, whole=True)
+    for step in range(1, 6):
+        whole.publish(make_delta(step, [step]))
+    snapshot_at(whole, 4)
+    part = Ledger.of(version)
+    assert part.history.base.step == 4
+    (version.folder / record_name(2)).write_bytes(b"{}")
+    with pytest.raises(Diverged, match="record 2: "):
+        part.reach_back()
+    assert (part.history.head.step, part.history.number) == (5, 6)
+    # Nor does a rollback that leads behind the snapshot cut what is known.
+    back = whole.history.next("rollback", whole.history.on_line(3), at=1.7e9)
+    (version.folder / record_name(7)).write_bytes(back.to_bytes())
+    with pytest.raises(Diverged, match="record 2: "):
+        part.look()
+    assert (part.history.head.step, part.history.number) == (5, 6)

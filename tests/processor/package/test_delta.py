@@ -22,6 +22,7 @@ from processor.package.delta import (
     all_finite,
     parse_delta,
     read_delta,
+    stream_delta,
     write_delta,
 )
 from processor.package.tensors import array_crc32, header_checksum, map_file, parse_tensors, write_tensors
@@ -296,8 +297,8 @@ refusals = {
     "a negative step": (forged(step="-1"), "step: a whole number wanted, got '-1'"),
     "a step of 19 digits": (forged(step="1" * 19), "step: a whole number wanted"),
     "a step in other digits": (forged(step="٣"), "step: a whole number wanted"),
-    "a step that is its parent": (forged(parent_step="1"), "a step above its parent 1 wanted, got 1"),
-    "a step below its parent": (forged(parent_step="9"), "a step above its parent 9 wanted, got 1"),
+    "a step that is its parent": (forged(parent_step="1"), "expected a step above its parent 1, got 1"),
+    "a step below its parent": (forged(parent_step="9"), "expected a step above its parent 9, got 1"),
     "a version that is a name": (forged(version="v1"), "version: a whole number wanted, got 'v1'"),
     "a published_at that is no number": (
         forged(published_at="now"),
@@ -305,6 +306,13 @@ refusals = {
     ),
     "a published_at of NaN": (forged(published_at="nan"), "published_at: a number wanted"),
     "a published_at of infinity": (forged(published_at="1e999"), "published_at: a number wanted"),
+    "a published_at in milliseconds": (
+        forged(published_at="1.7e12"),
+        "published_at: expected seconds since 1970, got 1700000000000.0; milliseconds?",
+    ),
+    "a published_at before 1970": (forged(published_at="-1"), "published_at: expected seconds since 1970, got -1.0"),
+    "an event_time in milliseconds": (forged(event_time="[0, 1.7e12]"), "event_time: expected seconds since 1970"),
+    "an event_time in microseconds": (forged(event_time="[0, 1.7e15]"), "event_time: .* got 1700000000000000.0"),
     "an event_time of one": (forged(event_time="[1]"), r"event_time: \[\] or \[first, last\] wanted"),
     "an event_time of strings": (forged(event_time='["a", "b"]'), "event_time"),
     "an event_time that is an object": (forged(event_time="{}"), "event_time: JSON list wanted"),
@@ -439,3 +447,58 @@ def test_a_poisoned_value_is_found_in_every_block(monkeypatch):
 def test_what_is_no_safetensors_file_is_called_that(data, kind):
     with pytest.raises(Corrupt, match=f"^delta: not a safetensors file{kind}: "):
         parse_delta(data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(published_at=1.7e12), "published_at: expected seconds since 1970, got 1700000000000.0; milliseconds"),
+        (dict(published_at=float("nan")), "published_at: expected seconds since 1970, got nan"),
+        (dict(published_at="now"), "published_at: expected seconds since 1970 as a number, got str"),
+        (dict(event_time=(0, 1.7e12)), "event_time: expected seconds since 1970, got 1700000000000.0; milliseconds"),
+        (dict(event_time=(-1e300, 0.0)), "event_time: expected seconds since 1970, got -1e"),
+        (dict(event_time=(1.0,)), "event_time: expected two times, first and last, got tuple"),
+        (dict(event_time=7.0), "event_time: expected two times, first and last, got float"),
+        (dict(event_time=(True, 7.0)), "event_time: expected seconds since 1970 as a number, got bool"),
+        (dict(events=True), "events: expected a whole number below"),
+        (dict(dense={"w": np.zeros(3)}), "tensor 'dense/w': float32 wanted, got float64"),
+        (
+            dict(
+                tables={"user": TableDelta(np.zeros(1, np.int32), np.zeros((1, 4), np.float32), np.zeros(0, np.int64))}
+            ),
+            "tensor 'tables/user/keys': int64 of rank 1 wanted, got int32",
+        ),
+        (dict(event_time=(None, 1.0)), "event_time: expected seconds since 1970 as a number, got NoneType"),
+        (dict(events=-1), "events: expected a whole number below"),
+        (dict(events=1.5), "events: expected a whole number below"),
+        (dict(step=10**18), "step: expected a whole number below"),
+        (dict(parent_step=1), "expected a step above its parent 1, got 1"),
+    ],
+)
+def test_what_a_reader_would_refuse_is_not_written(tmp_path, changes, message):
+    with pytest.raises(BadInput, match=message):
+        write_delta(tmp_path / "1", dataclasses.replace(make_delta(1, [1]), **changes))
+    assert list(tmp_path.iterdir()) == []
+
+
+odd = (
+    st.booleans()
+    | st.floats()
+    | st.integers(-(10**20), 10**20)
+    | st.none()
+    | st.sampled_from([1.7e12, -1e12, 1e12 - 1])
+)
+
+
+@given(published_at=odd, times=st.none() | st.lists(odd, max_size=3), events=odd, step=odd)
+def test_what_is_written_is_read_back_whatever_its_metadata(published_at, times, events, step):
+    changes = dict(published_at=published_at, event_time=times, events=events, step=step, parent_step=0)
+    made, file = dataclasses.replace(make_delta(1, [1]), **changes), io.BytesIO()
+    try:
+        stream_delta(file, made)
+    except BadInput:
+        assert file.getvalue() == b""
+        return
+    read = parse_delta(file.getvalue())
+    assert (read.published_at, read.events, read.step) == (published_at, events, step)
+    assert read.event_time == (tuple(times) if times else None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from processor.errors import Corrupt, KeyWanted
+from processor.errors import BadInput, Corrupt, KeyWanted
 from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.signature import new_key
 from tests.signing import reads, signer, writes
@@ -28,6 +28,15 @@ def test_who_signs_trusts_its_own_key_and_those_it_is_given(tmp_path, monkeypatc
     told = Keyring.of_writer()
     assert (told.signer.id, set(told.trusted)) == (keys[0][2], {keys[0][2], keys[1][2]})
     assert Keyring.of_writer(keys[1][0]).signer.id == keys[1][2]
+
+
+@pytest.mark.parametrize("listed", [" , ", ",", " "])
+def test_a_list_of_trusted_keys_without_a_name_is_refused(monkeypatch, listed):
+    monkeypatch.setenv("FRESHET_TRUST", listed)
+    with pytest.raises(BadInput, match="FRESHET_TRUST: expected files of public keys separated by commas, got '"):
+        Keyring.of_writer()
+    monkeypatch.setenv("FRESHET_TRUST", "")
+    assert not Keyring.of_writer().trusts
 
 
 def test_what_is_wrong_with_a_signature_is_one_line_that_says_whose_was_wanted():

@@ -1,19 +1,23 @@
 """Servers of one repository: each makes itself what the records say, and says so where it cannot."""
 
+import dataclasses
 import errno
 
 import pytest
 
 from processor.chain import ledger as ledger_module
+from processor.chain.damage import repair
 from processor.chain.ledger import Ledger
-from processor.errors import Conflict, NotReady, TooLarge
+from processor.errors import BadInput, Conflict, NotFound, NotReady, TooLarge
 from processor.generation import Generation
 from processor.package import place as place_module
-from processor.package.delta import write_delta
+from processor.package.delta import Delta, write_delta
 from processor.package.repository import Repository
 from processor.tables import table as table_module
+from processor.watching.aftermath import LabelSums
 from tests.descriptors import few_descriptors
 from tests.packages import make_delta, write_package
+from tests.processor.chain.damaged import damaged_chain
 from tests.processor.versions.models import USERS, assert_serves, delta_bytes, deltas_folder, open_model, publish
 from tests.waiting import until
 
@@ -424,3 +428,76 @@ def test_a_generation_that_cannot_be_built_is_told_of_once_and_what_is_served_go
     ledger.release()
     assert looked(model) == ["small rolled back to 1.2"]
     assert_serves(model, "1.2", {1: 1, 2: 2})
+
+
+def broken(root, good=2, behind=2):
+    """A chain that a record in milliseconds has ended, as a server of old wrote it."""
+    damaged_chain(Repository(root).version("small", 1), good, behind)
+
+
+def mended(root, first):
+    return repair(Ledger(Repository(root).version("small", 1)), first)
+
+
+def test_a_server_that_is_diverged_goes_on_with_the_look_after_a_repair(root):
+    broken(root)
+    model = open_model(root)
+    assert (model.chain(1).state, model.chain(1).reason) == ("DIVERGED", "record 3: at, reason or top out of bounds")
+    assert_serves(model, "1.2", {1: 1, 2: 2})
+    assert looked(model) == []
+    mended(root, 3)
+    record(root, 5, [3], parent=2)
+    assert looked(model) == [
+        "small goes on: record 6 sets aside records 3 to 5", "small 1.5 served",
+    ]  # fmt: skip
+    assert model.chain(1).state == "CURRENT"
+    assert_serves(model, "1.5", {1: 1, 2: 2, 3: 5})
+    assert open_model(root).pick().digest == model.pick().digest
+
+
+def test_what_a_server_has_served_before_its_record_was_damaged_is_undone_by_the_repair(root):
+    model = open_model(root)
+    for step in (1, 2, 3):
+        record(root, step, [step])
+    looked(model)
+    assert_serves(model, "1.3", {1: 1, 2: 2, 3: 3})
+    (root / "small" / "1" / "chain" / "0000000002.json").write_bytes(b"{}")
+    assert [line.split(":")[0] for line in looked(model)] == ["small DIVERGED"]
+    mended(root, 2)
+    assert looked(model) == ["small goes on: record 4 sets aside records 2 to 3", "small rolled back to 1.1"]
+    assert_serves(model, "1.1", {1: 1})
+    model.apply_bytes(delta_bytes(root, 4, [0], parent=1))
+    assert_serves(model, "1.4", {1: 1, 0: 4})
+    assert open_model(root).pick().digest == model.pick().digest
+
+
+def test_an_upload_in_milliseconds_is_refused_and_the_next_good_one_served(root, monkeypatch):
+    model = open_model(root)
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(Delta, "check_manifest", lambda self: None)
+        good = make_delta(1, [1])
+        write_delta(root / "bad", dataclasses.replace(good, published_at=1.7e12))
+        write_delta(deltas_folder(root) / "1.safetensors", dataclasses.replace(good, event_time=(0, 1.7e12)))
+    bad = (root / "bad").read_bytes()
+    with pytest.raises(BadInput, match=r"published_at: expected seconds since 1970, got 1700000000000.0; milliseconds"):
+        model.apply_bytes(bad)
+    assert looked(model) == [
+        "small delta 1 refused: delta: event_time: expected seconds since 1970, got 1700000000000.0; milliseconds?"
+    ]
+    assert model.chain(1).state == "WAITING"
+    record(root, 1, [1])
+    assert looked(model) == ["small 1.1 served"]
+    assert (model.chain(1).state, open_model(root).chain(1).state) == ("CURRENT", "CURRENT")
+
+
+def test_labels_are_taken_of_generations_that_were(root):
+    model = open_model(root)
+    record(root, 1, [1])
+    looked(model)
+    model.calibrated(Generation(1, 1), LabelSums(2.0, 3.0, 5))
+    model.calibrated(Generation(1, 0), LabelSums(2.0, 3.0, 5))
+    for generation in (Generation(1, 2), Generation(1, 10**9)):
+        with pytest.raises(NotFound, match="never was"):
+            model.calibrated(generation, LabelSums(2.0, 3.0, 5))
+    with pytest.raises(BadInput, match="labels: expected a sum from 0 to 5"):
+        model.calibrated(Generation(1, 1), LabelSums(2.0, 1e300, 5))

@@ -2,9 +2,11 @@
 
 import errno
 import json
+import shutil
 
 import pytest
 
+from processor.chain.damage import repair
 from processor.chain.ledger import Ledger
 from processor.chain.resigning import resign
 from processor.clock import FakeClock
@@ -200,3 +202,45 @@ def test_records_that_a_later_manifest_vouches_for_come_though_nobody_can_check_
     owner.mirror.tell()
     replica.go(40, 1.0)
     assert (replica.generation, replica.model.chain(1).state) == ("1.7", "CURRENT")
+
+
+@pytest.mark.parametrize("damage", [b"{}", b"", b"x" * 20_000], ids=["no record", "empty", "too large"])
+def test_a_repair_in_the_store_brings_a_diverged_replica_back(bucket, replica, tmp_path, damage):
+    for step in (1, 2, 3):
+        writer = Ledger.of(opened(bucket, tmp_path / "trainer").version("small"))
+        writer.publish(make_delta(step, [step]))
+    replica.go()
+    bucket.objects["small/1/chain/0000000004.json"] = damage
+    bucket.objects["small/1/chain/0000000005.json"] = b"stands on it"
+    if damage:
+        assert any("DIVERGED" in line for line in replica.go())
+    tool = Ledger(opened(bucket, tmp_path / "tool").version("small"))
+    assert repair(tool, 4).number == 6
+    # Both records may have had a step, and do not tell it.
+    Ledger.of(opened(bucket, tmp_path / "trainer").version("small")).publish(make_delta(6, [1], parent=3))
+    said = replica.go()
+    assert replica.generation == "1.6", said
+    assert replica.model.chain(1).state == "CURRENT"
+    assert Replica(bucket, tmp_path / "another").generation == "1.6"
+
+
+def test_a_replica_follows_a_repair_of_a_record_that_it_has_a_sound_copy_of(bucket, replica, tmp_path):
+    for step in (1, 2, 3):
+        Ledger.of(opened(bucket, tmp_path / "trainer").version("small")).publish(make_delta(step, [step]))
+    replica.go()
+    assert replica.generation == "1.3"
+    bucket.objects["small/1/chain/0000000002.json"] = b"{}"
+    assert repair(Ledger(opened(bucket, tmp_path / "tool").version("small")), 2).number == 4
+    # With the beat that brings the repair, before its turn of looking at record 2 has come.
+    said = replica.go(beats=2)
+    assert said == ["small rolled back to 1.1"], said
+    # And where it starts again upon the copy that it had.
+    shutil.copytree(tmp_path / "server", tmp_path / "restarted")
+    sound = (tmp_path / "trainer" / "small" / "1" / "chain" / "0000000002.json").read_bytes()
+    (tmp_path / "restarted" / "small" / "1" / "chain" / "0000000002.json").write_bytes(sound)
+    assert Replica(bucket, tmp_path / "restarted").generation == "1.1"
+    # A writer too.
+    again = Ledger.of(opened(bucket, tmp_path / "trainer").version("small"), whole=True)
+    again.publish(make_delta(4, [2], parent=1))
+    replica.go()
+    assert replica.generation == "1.4"

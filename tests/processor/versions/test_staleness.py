@@ -132,6 +132,37 @@ def test_without_a_bound_no_age_makes_a_server_unready(open_processor, clock):
     assert processor.stale == ""
 
 
+def test_a_refused_delta_is_a_concern_and_leaves_the_server_ready(root, open_processor, clock):
+    processor = open_processor(clock)
+    assert processor.concerns == ()
+    path = publish(root, 1, [1])
+    path.write_bytes(b"not a delta")
+    processor.poll()
+    (line,) = processor.concerns
+    assert line.startswith("model 'small' version 1: WAITING: delta 1 refused: ")
+    assert processor.ready
+    (stats,) = version_stats(processor)
+    assert (stats.chain.obstacle, stats.chain.behind) == ("refused", 1)
+    path.unlink()
+    processor.poll()
+    assert processor.concerns == ()
+
+
+def test_a_gap_and_a_damaged_chain_are_concerns_by_their_kinds(root, open_processor, clock):
+    processor = open_processor(clock)
+    publish(root, 3, [1])
+    publish(root, 5, [1]).write_bytes(b"not a delta")
+    processor.poll()
+    # Neither keeps what comes next from being served.
+    assert processor.catalogue["small"].chain(1).obstacle == "gap"
+    (root / "small" / "1" / "chain").mkdir()
+    (root / "small" / "1" / "chain" / "0000000001.json").write_bytes(b"{}")
+    processor.poll()
+    assert processor.catalogue["small"].chain(1).obstacle == "damaged"
+    assert "DIVERGED: record 1: " in processor.concerns[0]
+    assert processor.ready
+
+
 def test_a_model_that_came_later_and_a_version_nobody_is_sent_to_keep_nobody_from_being_ready(
     root, open_processor, clock
 ):

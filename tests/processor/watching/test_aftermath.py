@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from processor.errors import BadInput
 from processor.generation import Generation
 from processor.watching.aftermath import Aftermath, LabelSums
 from processor.watching.delta_guard import DeltaBounds
@@ -11,6 +12,15 @@ from processor.watching.sketch import Block, Sketch, note_batch
 BOUNDS = DeltaBounds(watch_s=10)
 RANDOM = np.random.default_rng(3)
 FIRST, SECOND, THIRD = (Generation(1, step, f"{step:032x}") for step in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "sums", [(1e300, 0, 20_000), (0, 1e300, 20_000), (-1, 0, 5), (float("nan"), 0, 5), (0, float("inf"), 5), (0, 6, 5)]
+)
+def test_sums_that_no_rows_can_have_are_refused(sums):
+    with pytest.raises(BadInput, match=r"(scores|labels): expected a sum from 0 to \d+, the number of rows, got "):
+        LabelSums(*sums).check()
+    LabelSums(5.0, 5.0, 5).check()
 
 
 class Served:

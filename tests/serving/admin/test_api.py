@@ -22,6 +22,13 @@ def test_models_are_listed_with_their_requests():
     }
 
 
+def test_health_names_what_is_refused():
+    client = Client()
+    client.processor.concerns = ("model 'ctr' version 3: WAITING: delta 32 refused",)
+    wanted = {"live": True, "ready": True, "reasons": ["model 'ctr' version 3: WAITING: delta 32 refused"]}
+    assert client("GET", "/admin/health").json() == wanted
+
+
 def test_health_is_answered_before_models_are_loaded():
     client = Client()
     client.lifecycle.close()

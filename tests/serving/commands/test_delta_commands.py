@@ -1,5 +1,15 @@
+import errno
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from processor.chain.chain_record import HOLD
+from processor.chain.ledger import Ledger
+from processor.errors import BadInput, Diverged, NotReady
+from processor.package.repository import Repository
+from tests.packages import make_delta, write_package
+from tests.processor.chain.damaged import damaged_chain, write_unchecked
 from tests.serving.commands.running import admin_port, run
 
 
@@ -20,3 +30,64 @@ def test_a_delta_is_applied_and_rolled_back_on_a_running_server(admin, tmp_path)
     assert reached == "ctr 3.16"
     assert "publishes 3.18" in note
     assert [c[0] for c in processor.calls] == ["apply_delta", "apply_delta", "rollback"]
+
+
+@pytest.fixture
+def version(tmp_path):
+    write_package(tmp_path, users=range(6))
+    return Repository(tmp_path).version("small", 1)
+
+
+def test_repair_shows_then_cuts_what_ends_a_chain(version, tmp_path):
+    damaged_chain(version, good=3, behind=2)
+    where = ("small", "--repository", str(tmp_path))
+    with pytest.raises(Diverged):
+        run("delta", "compact", *where)
+    assert "`freshet delta repair small` shows what is cut" in run("delta", "list", *where)
+    shown = run("delta", "repair", *where, code=1)
+    assert shown.splitlines() == [
+        "small 1.3: record 3 is the last good one",
+        "  record 4: no record: at, reason or top out of bounds",
+        "  record 5: delta 1.5: stands on record 4",
+        "  record 6: rollback 1.3: stands on record 5",
+        "  served after the cut: 1.3; the next step is 6",
+        "nothing was changed; --yes cuts this",
+    ]
+    assert run("delta", "repair", *where, code=1) == shown
+    with pytest.raises(BadInput, match="reason"):
+        run("delta", "repair", *where, "--yes", "--reason", "a\u202eb")
+    cut = run("delta", "repair", *where, "--yes", "--reason", "a time in milliseconds")
+    assert cut.splitlines()[-1] == "small: record 7 sets aside records 4 to 6"
+    listed = run("delta", "list", *where)
+    assert "sets aside records 4 to 6; a time in milliseconds" in listed
+    assert "served: 1.3, digest" in listed
+    assert "the next step is 6" in listed
+    assert "DIVERGED" not in listed
+    again = run("delta", "repair", *where, "--yes")
+    assert again == "small 1.3: nothing to repair: every record that a start reads is sound, 7 in all\n"
+    assert "a snapshot holds it whole" in run("delta", "compact", *where)
+
+
+def test_a_reason_that_others_wrote_is_escaped(version, tmp_path):
+    ledger = Ledger.of(version, whole=True)
+    ledger.publish(make_delta(1, [1]))
+    bad = "\x1b[2J\u202e\nserved: 1.99, digest deadbeef"
+    record = replace(ledger.history.next(HOLD, ledger.history.head), at=1.7e9, reason=bad)
+    write_unchecked(version, ledger, record)
+    listed = run("delta", "list", "small", "--repository", str(tmp_path))
+    assert listed.isascii()
+    assert "\x1b" not in listed
+    assert r"\x1b[2J\u202e\nserved:" in listed
+    assert not any(line.startswith("served: 1.99") for line in listed.splitlines())
+
+
+def test_compact_where_nothing_can_be_written_is_one_line(version, tmp_path, monkeypatch):
+    Ledger.of(version).publish(make_delta(1, [1]))
+
+    def read_only(self, *args, **options):
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    with pytest.raises(NotReady, match="snapshot: the repository cannot be written: Read-only file system"):
+        run("delta", "compact", "small", "--repository", str(tmp_path))

@@ -125,6 +125,17 @@ def test_ready_is_503_while_loading_and_while_draining_but_live_is_200():
     assert send(app, "GET", "/v2/health/live").status == 200
 
 
+def test_a_refused_delta_is_named_by_a_server_that_stays_ready():
+    lifecycle, processor = Lifecycle(), FakeProcessor()
+    lifecycle.open(processor)
+    app = DataApp(Exchanges(lifecycle, Metrics(lifecycle), FrontOptions()))
+    assert send(app, "GET", "/v2/health/ready").json() == {"ready": True}
+    processor.concerns = ("model 'ctr' version 3: WAITING: delta 32 refused: delta: event_time",)
+    reply = send(app, "GET", "/v2/health/ready")
+    assert (reply.status, reply.json()) == (200, {"ready": True, "reasons": list(processor.concerns)})
+    assert send(app, "GET", "/v2/health/live").json() == {"live": True, "ready": True}
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

@@ -123,3 +123,18 @@ def test_a_limit_that_holds_for_the_server_is_not_raised_for_an_import():
         import_process.resource.getrlimit = before
         child.kill()
         child.wait()
+
+
+def test_an_import_gets_no_secret_of_its_server(run, monkeypatch):
+    for name in ("FRESHET_ADMIN_TOKEN", "FRESHET_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "REDIS_URL"):
+        monkeypatch.setenv(name, "secret-value")
+    monkeypatch.setenv("TF_API_KEY", "secret-value")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    program = (
+        "import os, sys\n"
+        "got = dict(os.environ)\n"
+        "wrong = [n for n, v in got.items() if 'secret-value' in v]\n"
+        "right = got['OMP_NUM_THREADS'] == '3' and 'freshet-import-' in got['TMPDIR'] and got['PATH']\n"
+        "sys.exit(0 if right and not wrong else f'freshet: {wrong} {right}')"
+    )
+    assert outcome(run(program)) == ""

@@ -53,6 +53,12 @@ def test_a_versions_place_in_the_traffic_is_told():
     assert samples[("freshet_version_requests_total", *OF)] == 2
 
 
+def test_what_keeps_deltas_from_being_served_is_told_by_its_kind():
+    samples = scraped()
+    found = {dict(key[1:])["kind"]: n for key, n in samples.items() if key[0] == "freshet_version_deltas_blocked"}
+    assert found == {"held": 2, "refused": 0, "gap": 0, "unreadable": 0, "damaged": 0}
+
+
 def test_batch_sizes_are_told_by_the_precision_that_computes_them():
     samples = scraped()
     for precision, count in (("float32", 2), ("int8", 1)):

@@ -1,5 +1,6 @@
 """The supervisor's side of a change: asked of all, flipped after all, whatever dies or refuses on the way."""
 
+import dataclasses
 import gc
 import os
 import threading
@@ -289,8 +290,8 @@ def test_a_silent_worker_makes_the_server_unready_and_the_others_say_so_until_it
     host._fleet.silent = [1]
     host.suspected()
     assert not host.ready
-    assert workers[0].said[-1] == ("unready", {"seats": [1], "stale": ""})
-    assert workers[1].said[-1] != ("unready", {"seats": [1], "stale": ""}), "it reads nothing"
+    assert workers[0].said[-1] == ("unready", {"seats": [1], "stale": "", "concerns": ()})
+    assert workers[1].said[-1] != ("unready", {"seats": [1], "stale": "", "concerns": ()}), "it reads nothing"
     host.rerouted()
     assert workers[0].said[-1][1]["ready"], "it is not the routes that tell of it"
     asked = len(workers[1].said)
@@ -299,7 +300,7 @@ def test_a_silent_worker_makes_the_server_unready_and_the_others_say_so_until_it
     host._fleet.silent = []
     host.suspected()
     assert host.ready
-    assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": ""})] * 2
+    assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
 
 
 def test_what_workers_report_is_what_the_models_have_done(hosts):
@@ -438,6 +439,20 @@ def test_a_death_by_sigbus_that_no_size_explains_has_every_mapped_byte_read(host
     assert "served no more: tables/user.safetensors: was overwritten while it is served" in caplog.text
 
 
+def test_what_is_refused_is_told_to_every_worker_once(hosts):
+    host, workers = hosts()
+    host.load_all()
+    follower = host.catalogue["small"]._followers[1]
+    follower.status = dataclasses.replace(follower.status, state="WAITING", reason="delta 32 refused")
+    before = len(workers[0].said)
+    host._tell_stale()
+    host._tell_stale()
+    told = ("unready", {"seats": [], "stale": "", "concerns": host.concerns})
+    assert host.concerns == ("model 'small' version 1: WAITING: delta 32 refused",)
+    assert [worker.said[-1] for worker in workers] == [told] * 2
+    assert len(workers[0].said) == before + 1
+
+
 def test_what_is_too_old_is_told_to_every_worker_and_makes_no_route_unready(hosts):
     host, workers = hosts()
     host.load_all()
@@ -445,10 +460,12 @@ def test_what_is_too_old_is_told_to_every_worker_and_makes_no_route_unready(host
     host.catalogue["small"]._followers[1].current_at_s -= 60.0
     host._tell_stale()
     assert not host.ready
-    assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": host.stale})] * 2
+    assert [worker.said[-1] for worker in workers] == [
+        ("unready", {"seats": [], "stale": host.stale, "concerns": ()})
+    ] * 2
     host.rerouted()
     assert workers[0].said[-1][1]["ready"], "it is not the routes that tell of it"
     host.poll()
     host._tell_stale()
     assert host.ready
-    assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": ""})] * 2
+    assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
