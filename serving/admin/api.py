@@ -47,7 +47,7 @@ from serving.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from processor.versions.host import ModelHost
-    from processor.versions.model import RolledBack
+    from processor.versions.rejection import RolledBack
 
 MAX_DELTA_NBYTES = 4 << 30
 UPLOAD = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
