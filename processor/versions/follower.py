@@ -16,7 +16,7 @@ What a guard holds a guard releases: when something new has come behind the gate
 newest generation is judged as one change, and where it is in line that is recorded as a release and served by one flip.
 The record comes after the judging and before the flip, exclusively, and only if the head is still the one that was
 judged; so of many servers one writes it, and the others follow. A gate that a person or a trainer has set is theirs to
-lift, also where a guard has moved it further back. Looks take at most a LOOK_SHAREth of the time.
+lift, also where a guard has moved it further back (processor.versions.automatic_release).
 
 States
     CURRENT    serves the target
@@ -36,22 +36,22 @@ leaves it to grow, and so does the time until the next look.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from processor.chain.bare_delta import Arrivals, BareDelta
-from processor.chain.chain_record import HOLD, MAX_REASON, RELEASE, ROLLBACK
+from processor.chain.chain_record import RELEASE, ROLLBACK
 from processor.chain.history import History, Link
 from processor.chain.ledger import Ledger
 from processor.chain.patrol import Identity, identity_of
 from processor.clock import Clock
 from processor.errors import Conflict, Diverged, FreshetError, NotReady
-from processor.generation import Position
+from processor.generation import Generation, Position
 from processor.package.delta import SUFFIX, Delta
 from processor.package.delta_run import DeltaRun
 from processor.package.version import MANIFEST
+from processor.versions.automatic_release import AUTOMATIC, BY_GUARD, ReleaseLooks, held_reason, set_by_guard
 from processor.versions.probation import GATED, RUN, OutOfLine, Probation, entry_of
 from processor.versions.served_version import Change, ServedVersion
 from processor.watching.delta_log import DeltaEntry
@@ -60,11 +60,6 @@ from processor.watching.stats import CURRENT, DIVERGED, HELD, WAITING, ChainStat
 FOR_GOOD = -1
 LEARNED = 32
 """Of many that are replayed, the guard looks at so many, the newest."""
-LOOK_SHARE = 20
-AUTOMATIC = "automatic: "
-"""Begins the reason of a release that no person has asked for."""
-BY_GUARD = re.compile(r"[0-9]+\.[0-9]+ held: ")
-"""Begins the reason of a hold that a server's guard has set."""
 
 
 class OutOfReach(Exception):
@@ -107,9 +102,8 @@ class Follower:
         self._vouched_here = 0
         # The newest step that a person has released.
         self._by_person = 0
-        # Of looks at what is held: the generations that the last one was about, and when the next may be.
-        self._looked = ("", "")
-        self._next_look_s, self._stays = 0.0, ""
+        # Looks at what is held, and what the last one failed by.
+        self._looks, self._stays = ReleaseLooks(), ""
         self._waiting: dict[Path, str] = {}
         # What was served at how many records, and how many generations that was behind.
         self._counted: tuple[tuple[str, int], int] = (("", -1), 0)
@@ -320,11 +314,9 @@ class Follower:
         pair = gate.digest, history.head.digest
         if not version.opened or gate is history.head or self._blocked is not None or version.digest != gate.digest:
             return []
-        if pair == self._looked or self._clock.now_s() < self._next_look_s:
+        began_s = self._clock.now_s()
+        if not self._looks.due(pair, began_s) or not self.probation.judges or not self._set_by_guard():
             return []
-        if not self.probation.judges or not self._set_by_guard():
-            return []
-        self._looked, began_s = pair, self._clock.now_s()
         ahead = [link for link in history.back(history.head) if link.step > gate.step][::-1]
         reason = f"{AUTOMATIC}{version.manifest.version}.{history.head.step} is in line with {version.generation}"
         try:
@@ -342,8 +334,7 @@ class Follower:
             told, self._stays = self._stays == str(error), str(error)
             return [] if told else [f"{self._model} stays held: {error}"]
         finally:
-            now_s = self._clock.now_s()
-            self._next_look_s = now_s + LOOK_SHARE * (now_s - began_s)
+            self._looks.looked(pair, began_s, self._clock.now_s())
         self.probation.released()
         return [f"{self._model} {version.generation} served: the hold is released: {reason}"]
 
@@ -357,17 +348,9 @@ class Follower:
 
     def _set_by_guard(self) -> bool:
         """Whether nobody but servers' guards has asked for what is held."""
-        history = self.ledger.history
         if self._here is not None:
-            return BY_GUARD.match(self._held_here) is not None and history.gate is None
-        if history.gate is None or not BY_GUARD.match(history.held):
-            return False
-        for record in reversed(history.events):
-            if record.kind == RELEASE or (record.kind == ROLLBACK and record.step <= history.gate.step):
-                break
-            if record.kind == HOLD and not BY_GUARD.match(record.reason):
-                return False
-        return True
+            return BY_GUARD.match(self._held_here) is not None and self.ledger.history.gate is None
+        return set_by_guard(self.ledger.history)
 
     def apply(
         self,
@@ -391,11 +374,12 @@ class Follower:
 
     def _hold(self, link: Link, error: OutOfLine) -> list[str]:
         """Has everybody serve what a delta stands on, and not the delta; raises Diverged."""
-        reason = f"{self.ledger.manifest.version}.{link.step} held: {error.reason}"[:MAX_REASON]
+        reason = held_reason(Generation(self.ledger.manifest.version, link.step), error.reason)
         before = self.ledger.history.links[link.parent]
         if link is self.ledger.history.head:
             # It has just been looked at.
-            self._looked = before.digest, link.digest
+            now_s = self._clock.now_s()
+            self._looks.looked((before.digest, link.digest), now_s, now_s)
         try:
             self.ledger.hold(reason, before)
         except Diverged:

@@ -35,6 +35,7 @@ from processor.package.mapped_file import is_written_to
 from processor.package.repository import FolderWatch, Repository, check_name, listed
 from processor.package.trust_memory import ACCEPT
 from processor.package.version import SNAPSHOTS, VersionReader
+from processor.versions.automatic_release import held_reason
 from processor.versions.follower import Follower, OutOfReach
 from processor.versions.policy import ModelPolicy
 from processor.versions.probation import OutOfLine, Probation, Vigilance
@@ -250,11 +251,9 @@ class ServedModel(RoutedModel):
                 raise Conflict("reject: nothing of it is held")
             sound = sound_behind(ledger, follower.target)
             done = self.rollback(Generation(number, follower.target.step), reason)
-            if not done.recorded:
-                return done
-            kept = tuple(Generation(number, step) for step in publish_anew(ledger, sound))
-            if kept:
-                self._follow(number, self._still(number))
+            steps = publish_anew(ledger, sound) if done.recorded else []
+            self._follow(number, self._still(number))
+            kept = tuple(Generation(number, step) for step in steps)
             reached = self._still(number).generation
             return replace(done, generation=reached, kept=kept, next_step=ledger.history.top + 1)
 
@@ -582,7 +581,7 @@ class ServedModel(RoutedModel):
         ledger = follower.ledger
         where = Generation(delta.version, delta.step)
         try:
-            ledger.hold(f"{where} held: {held.reason}"[:MAX_REASON])
+            ledger.hold(held_reason(where, held.reason))
             ledger.commit(delta, kept)
         except BaseException:
             ledger.forget(kept)

@@ -5,10 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
+from processor.chain.chain_record import DELTA, HOLD, MAX_REASON, RELEASE, ROLLBACK
+from processor.chain.history import History, Link
 from processor.clock import FakeClock
 from processor.errors import Conflict
+from processor.generation import Generation
 from processor.package.delta import Delta, TableDelta
 from processor.package.repository import Repository
+from processor.versions.automatic_release import BY_GUARD, ReleaseLooks, held_reason, set_by_guard
 from processor.versions.model import ServedModel
 from processor.versions.served_version import ServedVersion
 from tests.guarded import FAULTS, Stream, write_guarded
@@ -217,3 +221,50 @@ def test_what_is_published_anew_is_judged_as_well(tmp_path, stream):
     assert (served(model), model.chain(1).state) == (f"1.{GOOD}", "HELD")
     with pytest.raises(Conflict, match="HELD"):
         model._followers[1].ready(model.pick())
+
+
+def history(*records):
+    """Of (kind, step, reason), on four deltas."""
+    made = History("m", 1, "0" * 64, "0" * 32)
+    for step in range(1, 5):
+        link = Link(step, f"{step}" * 32, made.head.digest)
+        record = dataclasses.replace(made.next(DELTA, link), sha256="a" * 64)
+        made.take(dataclasses.replace(record, digest=link.digest), "b" * 64)
+    for kind, step, reason in records:
+        made.take(made.next(kind, made.known(step), reason=reason), "c" * 64)
+    return made
+
+
+GUARD = "1.3 held: the mean score would move"
+
+
+@pytest.mark.parametrize(
+    ("records", "ours"),
+    [
+        ([], False),
+        ([(HOLD, 2, GUARD)], True),
+        ([(HOLD, 2, "AUC fell")], False),
+        ([(HOLD, 3, "AUC fell"), (HOLD, 2, GUARD)], False),
+        ([(HOLD, 3, GUARD), (HOLD, 2, GUARD)], True),
+        ([(HOLD, 3, "AUC fell"), (RELEASE, 4, ""), (HOLD, 2, GUARD)], True),
+        ([(HOLD, 3, "AUC fell"), (ROLLBACK, 2, ""), (HOLD, 2, GUARD)], True),
+        ([(HOLD, 2, GUARD), (HOLD, 1, "I have to look at it")], False),
+    ],
+)
+def test_whose_a_gate_is_follows_from_the_reasons_of_all_holds_that_set_it(records, ours):
+    assert set_by_guard(history(*records)) is ours
+
+
+def test_a_reason_of_a_guard_is_known_by_how_it_begins_and_is_no_longer_than_a_record_takes():
+    reason = held_reason(Generation(3, 17), "x" * 10_000)
+    assert BY_GUARD.match(reason)
+    assert len(reason) == MAX_REASON
+
+
+def test_looks_take_a_twentieth_of_the_time():
+    looks = ReleaseLooks()
+    assert looks.due(("a", "b"), 0.0)
+    looks.looked(("a", "b"), 0.0, 3.0)
+    assert not looks.due(("a", "b"), 1000.0)
+    assert not looks.due(("a", "c"), 62.9)
+    assert looks.due(("a", "c"), 63.0)

@@ -279,7 +279,7 @@ def test_small_steps_that_add_up_are_held(tmp_path, stream):
     """What A5 found: fifty deltas of 4.9 %."""
     model = opened(tmp_path)
     feed(tmp_path, model, stream, 2)
-    for step in range(50):
+    for _ in range(50):
         times = stream.fault("times_1.049")
         stream._dense = dict(stream._dense) | times.dense
         stream.follow()
@@ -287,7 +287,7 @@ def test_small_steps_that_add_up_are_held(tmp_path, stream):
         model.poll()
         if model.chain(1).state == "HELD":
             break
-    assert step < 20
+    assert 12 < model.pick().generation.step < 20
     assert "within the last hour, limit 2 times" in model.chain(1).reason
 
 
