@@ -313,6 +313,7 @@ def _told(name: str, done: RolledBack) -> dict[str, Any]:
     """A rollback, as JSON has it."""
     undone = [str(generation) for generation in done.undone]
     answer = {"model": name, "generation": str(done.generation), "undone": undone, "recorded": done.recorded}
+    answer["kept"] = [str(generation) for generation in done.kept]
     return {**answer, "next": f"{done.generation.version}.{done.next_step}", "note": _what_follows(done)}
 
 
@@ -326,6 +327,12 @@ def _what_follows(done: RolledBack) -> str:
         )
     if not done.undone:
         return f"{here} was the newest generation already: nothing is undone."
+    if done.kept:
+        again = ", ".join(map(str, done.kept))
+        return (
+            f"What does not stand on the delta that was rejected is published anew as {again}, and judged like any "
+            f"delta; this server serves {here}, every other one follows. A trainer takes it in and publishes {following}."
+        )
     return (
         f"Every server of this repository serves {here} with its next look. A trainer goes back to the weights of "
         f"{here} with its next delta, skips the rows that are undone (or learns them again with --replay), and "
