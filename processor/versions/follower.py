@@ -100,8 +100,8 @@ class Follower:
         self._here: Link | None = None
         self._held_here = ""
         self._vouched_here = 0
-        # The newest step that a person has released.
-        self._by_person = 0
+        # The newest step that a person has released, and the records that say so.
+        self._by_person = self._noted = 0
         # Looks at what is held, and what the last one failed by.
         self._looks, self._stays = ReleaseLooks(), ""
         self._waiting: dict[Path, str] = {}
@@ -172,13 +172,11 @@ class Follower:
                 self._seen, self._diverged = now, ""
         if not self._diverged:
             try:
-                records = self.ledger.look()
-                came = {record.kind for record in records}
+                came = {record.kind for record in self.ledger.look()}
                 self.ledger.remember()
                 if ROLLBACK in came or (self._held_here and RELEASE in came):
                     self.stay(None)
-                asked_for = (r for r in records if r.kind == RELEASE and not r.reason.startswith(AUTOMATIC))
-                self._by_person = max([self._by_person, *(record.step for record in asked_for)])
+                self._note_releases()
                 self.ledger.patrol()
                 events += self.reconcile(version, self.target)
                 events += self._release_if_sound(version)
@@ -346,6 +344,13 @@ class Follower:
             return
         self.ledger.release(reason, *pair)
 
+    def _note_releases(self) -> None:
+        history = self.ledger.history
+        if history.number != self._noted:
+            self._noted = history.number
+            theirs = (r for r in history.events if r.kind == RELEASE and not r.reason.startswith(AUTOMATIC))
+            self._by_person = max([self._by_person, *(record.step for record in theirs)])
+
     def _set_by_guard(self) -> bool:
         """Whether nobody but servers' guards has asked for what is held."""
         if self._here is not None:
@@ -398,7 +403,6 @@ class Follower:
         if self.ledger.history.gate is None:
             raise Conflict("release: nothing of it is held")
         self.ledger.release(reason)
-        self._by_person = self.ledger.history.vouched
 
     def ready(self, version: ServedVersion) -> None:
         """Raises Conflict unless the version serves the head of its chain, so that something may be put on it."""

@@ -15,8 +15,8 @@ that one bound is good for any model.
     spread    of an output: how many times wider or narrower the scores lie, as a logarithm
     nonfinite of an output: the share of rows whose score is no number any more
     shift     of an output: the logarithm of how many times as high the mean score is, with its sign; for
-              processor.watching.drift
-    stretch   of an output: the logarithm of how many times as wide the scores lie, with its sign
+              processor.watching.drift, of LEAST_ROWS different scores at least
+    stretch   of an output: the logarithm of how many times as wide the scores lie, with its sign; the same
 
 Rows that a delta brings for the first time have not moved: of them `new` and `longest` tell.
 
@@ -126,11 +126,16 @@ def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s])
             continue
         size, width = float(np.abs(old).mean()), float(old.std())
         figures.append(Figure("bias", name, _ratio(abs(float(new.mean() - old.mean())), size)))
-        figures.append(Figure(SHIFT, name, _step(old, new, size)))
+        # What a few rows score says how they score, and little of the model: their noise would add up to a drift.
+        many = len(np.unique(old)) >= LEAST_ROWS
+        if many:
+            figures.append(Figure(SHIFT, name, _step(old, new, size)))
         # Scores that are all alike have no order, and no spread worth speaking of.
         if width > ALIKE * size:
             stretch = _log_ratio(float(new.std()), width)
-            figures += [Figure("spread", name, abs(stretch)), Figure(STRETCH, name, stretch)]
+            figures.append(Figure("spread", name, abs(stretch)))
+            if many:
+                figures.append(Figure(STRETCH, name, stretch))
             figures.append(Figure("disorder", name, 1.0 - rank_correlation(old, new)))
     return figures
 

@@ -100,8 +100,8 @@ class DeltaBounds:
     new: float = 1.0
     removed: float = 0.5
     dense: float = 0.1
-    hour: float = 2.0
-    day: float = 4.0
+    hour: float = 3.0
+    day: float = 6.0
     factor: float = 3.0
     learn: int = 8
     preview_ms: float = 2.0

@@ -330,8 +330,8 @@ def _what_follows(done: RolledBack) -> str:
     if done.kept:
         again = ", ".join(map(str, done.kept))
         return (
-            f"What does not stand on the delta that was rejected is published anew as {again}, and judged like any "
-            f"delta; this server serves {here}, every other one follows. A trainer takes it in and publishes {following}."
+            f"What does not stand on the rejected delta is published anew as {again} and judged like any delta. This "
+            f"server serves {here}, every other one follows; a trainer takes it in and publishes {following}."
         )
     return (
         f"Every server of this repository serves {here} with its next look. A trainer goes back to the weights of "

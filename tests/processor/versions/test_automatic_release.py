@@ -62,9 +62,17 @@ def test_a_hold_ends_with_the_delta_that_mends_it(tmp_path, stream, fault):
     record = [record for record in chain(tmp_path).records() if record.kind == "release"]
     assert [one.reason for one in record] == [f"automatic: 1.{GOOD + 2} is in line with 1.{GOOD}"]
     assert (model.vigilance.held.total(), model.vigilance.released) == (1, 1)
+    assert model._followers[1].by_person == 0, "what nobody has vouched for is watched"
     drop(tmp_path, stream.good())
     model.poll()
     assert served(model) == f"1.{GOOD + 3}"
+
+
+def test_what_a_person_has_released_is_theirs(tmp_path, stream):
+    model, other = held(tmp_path, stream), opened(tmp_path)
+    model.release(1, "a table that is not used")
+    other.poll()
+    assert [one._followers[1].by_person for one in (model, other)] == [GOOD + 1] * 2
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -287,8 +287,8 @@ def test_small_steps_that_add_up_are_held(tmp_path, stream):
         model.poll()
         if model.chain(1).state == "HELD":
             break
-    assert 12 < model.pick().generation.step < 20
-    assert "within the last hour, limit 2 times" in model.chain(1).reason
+    assert 20 < model.pick().generation.step < 28
+    assert "within the last hour, limit 3 times" in model.chain(1).reason
 
 
 def test_rows_that_nobody_asked_for_are_held_where_they_are_far_too_long(tmp_path, stream):

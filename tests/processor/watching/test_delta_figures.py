@@ -172,17 +172,25 @@ def test_scores_that_were_no_numbers_before_are_nobodys_change():
 def test_scores_that_are_all_alike_have_no_order():
     old = np.full(64, 0.5, np.float32)
     found = {f.kind: f.value for f in score_figures({"s": old}, {"s": old + np.float32(0.05)})}
-    assert found == {"nonfinite": 0.0, "bias": pytest.approx(0.1, rel=1e-3), "shift": pytest.approx(0.0953, rel=1e-3)}
+    assert found == {"nonfinite": 0.0, "bias": pytest.approx(0.1, rel=1e-3)}
 
 
-@given(arrays(np.float32, 40, elements=st.floats(-10, 10, width=32)), st.integers(0, 99), st.booleans())
+def test_four_rows_that_are_asked_all_the_time_tell_of_no_drift():
+    old = np.tile(np.array([0.1, 0.2, 0.3, 0.4], np.float32), 16)
+    found = {f.kind for f in score_figures({"s": old}, {"s": 2 * old})}
+    assert found == {"nonfinite", "bias", "spread", "disorder"}
+
+
+@given(arrays(np.float32, 40, elements=st.floats(-10, 10, width=32), unique=True), st.integers(0, 99), st.booleans())
 def test_a_step_back_is_as_long_as_the_step_there(old, seed, positive):
     new = (old * np.random.default_rng(seed).uniform(-2, 2)).astype(np.float32)
     if positive:
-        old, new = np.abs(old) + 1, np.abs(new) + 1
+        old, new = np.exp(old / 4), np.exp(new / 4)
     there = {f.kind: f.value for f in score_figures({"s": old}, {"s": new})}
     back = {f.kind: f.value for f in score_figures({"s": new}, {"s": old})}
-    assert there["shift"] == pytest.approx(-back["shift"], abs=1e-6)
+    if "shift" not in back:
+        return
+    assert there["shift"] == pytest.approx(-back["shift"], abs=1e-5)
     assert abs(there["shift"]) <= abs(np.log(1e6)) + 1e-6
 
 
