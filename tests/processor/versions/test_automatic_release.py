@@ -85,6 +85,22 @@ def test_deltas_that_mend_nothing_release_nothing(tmp_path, stream, fault):
     assert "release" not in kinds(tmp_path)
 
 
+def test_looks_that_find_it_unsound_leave_no_frame_behind(tmp_path, stream):
+    model = held(tmp_path, stream, "times_1.5")
+    frames = []
+    for _ in range(6):
+        publish_all(tmp_path, [stream.fault("times_1.5")])
+        stream.follow()
+        model._followers[1]._looks = ReleaseLooks()
+        assert model.poll() == []
+        frames.append(len(model.pick().replicas._frames))
+    assert max(frames) == 1
+    publish_all(tmp_path, [stream.mended()])
+    model._followers[1]._looks = ReleaseLooks()
+    model.poll()
+    assert model.chain(1).state == "CURRENT"
+
+
 def test_of_two_servers_one_writes_and_both_serve(tmp_path, stream):
     model = held(tmp_path, stream)
     other = opened(tmp_path)

@@ -303,6 +303,23 @@ def test_rows_that_nobody_asked_for_are_held_where_they_are_far_too_long(tmp_pat
     assert "as long as the longest before, limit 8 times" in model.chain(1).reason
 
 
+@pytest.mark.parametrize(("times", "reached"), [(25, GOOD), (4, GOOD + 1)])
+def test_rows_that_nobody_asked_for_are_held_beyond_five_times_their_length(tmp_path, stream, times, reached):
+    """What A5 found: times 25. What passes is named in docs/how-to/guard.md."""
+    model = opened(tmp_path, asked=False)
+    replica = model.pick().replicas
+    for seed in range(40):
+        inputs = as_inputs(8, seed)
+        replica.sample.take(replica.plan.bind({**inputs, "user": inputs["user"] % 100}))
+    feed(tmp_path, model, stream)
+    keys = np.arange(150, 200)
+    rows = times * stream._rows["user"][keys]
+    changes = {"user": TableDelta(keys, rows, np.empty(0, np.int64))}
+    drop(tmp_path, Delta("small", 1, GOOD + 1, GOOD, changes, published_at=time.time()))
+    model.poll()
+    assert served(model) == f"1.{reached}"
+
+
 def test_what_came_behind_a_rollback_is_judged_though_the_version_is_built_anew(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
