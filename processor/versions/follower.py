@@ -313,7 +313,7 @@ class Follower:
         if not version.opened or gate is history.head or self._blocked is not None or version.digest != gate.digest:
             return []
         began_s = self._clock.now_s()
-        if not self._looks.due(pair, began_s) or not self.probation.judges or not self._set_by_guard():
+        if not self._looks.due(pair, began_s) or not self.probation.judges or not self.held_by_guard:
             return []
         ahead = [link for link in history.back(history.head) if link.step > gate.step][::-1]
         reason = f"{AUTOMATIC}{version.manifest.version}.{history.head.step} is in line with {version.generation}"
@@ -351,8 +351,9 @@ class Follower:
             theirs = (r for r in history.events if r.kind == RELEASE and not r.reason.startswith(AUTOMATIC))
             self._by_person = max([self._by_person, *(record.step for record in theirs)])
 
-    def _set_by_guard(self) -> bool:
-        """Whether nobody but servers' guards has asked for what is held."""
+    @property
+    def held_by_guard(self) -> bool:
+        """Whether something is held that nobody but servers' guards has asked for."""
         if self._here is not None:
             return BY_GUARD.match(self._held_here) is not None and self.ledger.history.gate is None
         return set_by_guard(self.ledger.history)

@@ -241,15 +241,15 @@ class ServedModel(RoutedModel):
             return self._still(number).generation
 
     def reject(self, number: int, reason: str = "") -> RolledBack:
-        """Undoes what is held of a loaded version: a rollback to what is served, on which the deltas are published anew
-        that do not stand on the first of them. Raises NotFound, Conflict."""
+        """Undoes what is held of a loaded version: a rollback to what is served. Of what a guard has held, deltas are
+        published anew that do not stand on the first of them. Raises NotFound, Conflict."""
         with self._lock:
             version, follower = self._loaded(number)
             self._follow(number, version)
             ledger = follower.ledger
             if follower.target is ledger.history.head:
                 raise Conflict("reject: nothing of it is held")
-            sound = sound_behind(ledger, follower.target)
+            sound = sound_behind(ledger, follower.target) if follower.held_by_guard else []
             done = self.rollback(Generation(number, follower.target.step), reason)
             steps = publish_anew(ledger, sound) if done.recorded else []
             self._follow(number, self._still(number))

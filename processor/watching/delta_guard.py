@@ -96,7 +96,7 @@ class DeltaBounds:
     disorder: float = 0.05
     moved: float = 0.5
     size: float = 0.7
-    longest: float = 8.0
+    longest: float = 5.0
     new: float = 1.0
     removed: float = 0.5
     dense: float = 0.1

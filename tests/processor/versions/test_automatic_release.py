@@ -236,6 +236,16 @@ def test_reject_publishes_anew_what_does_not_stand_on_the_bad_delta(tmp_path, st
     np.testing.assert_array_equal(again.tables["tag"].rows, tags[1])
 
 
+def test_reject_of_what_a_person_has_held_undoes_all_of_it(tmp_path, stream):
+    model = opened(tmp_path)
+    feed(tmp_path, model, stream, 1)
+    chain(tmp_path).hold("wait for the meeting")
+    tags = TableDelta(stream._keys["tag"][:9], stream._rows["tag"][:9], NONE)
+    publish_all(tmp_path, [stream.few(), Delta("small", 1, 3, 2, {"tag": tags}, published_at=5.0)])
+    done = model.reject(1)
+    assert (str(done.generation), done.kept, done.next_step) == ("1.1", (), 4)
+
+
 def test_what_is_published_anew_is_judged_as_well(tmp_path, stream):
     model = held(tmp_path, stream)
     tags = stream._keys["tag"], 100 * np.ones_like(stream._rows["tag"])

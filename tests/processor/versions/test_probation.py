@@ -300,7 +300,7 @@ def test_rows_that_nobody_asked_for_are_held_where_they_are_far_too_long(tmp_pat
     drop(tmp_path, Delta("small", 1, GOOD + 1, GOOD, {"user": long}, published_at=time.time()))
     model.poll()
     assert served(model) == f"1.{GOOD}"
-    assert "as long as the longest before, limit 8 times" in model.chain(1).reason
+    assert "as long as the longest before, limit 5 times" in model.chain(1).reason
 
 
 @pytest.mark.parametrize(("times", "reached"), [(25, GOOD), (4, GOOD + 1)])
