@@ -75,7 +75,8 @@ def delta_figures(
     Args:
         delta: what comes.
         before: rows as of the generation that it stands on.
-        rows: of each table there; infinite where nobody can count them, then no share of them is told.
+        rows: of each table, with the delta's, which are staged by then; infinite where nobody can count them, then no
+            share of them is told.
         dense: the tensors there.
         random: draws the rows that are looked at; secret.
         longest: see Longest.
@@ -85,7 +86,7 @@ def delta_figures(
     """
     figures = []
     for name, changes in delta.tables.items():
-        count = len(changes.keys)
+        count, fresh = len(changes.keys), 0.0
         if count:
             keys, new = changes.keys, changes.rows
             if count > SAMPLE_ROWS:
@@ -100,11 +101,11 @@ def delta_figures(
                 figures.append(Figure("size", name, max(0.0, -_log_ratio(_length(new), length))))
             if usual := longest(name, old):
                 figures.append(Figure("longest", name, _ratio(longest_row(changes.rows), usual)))
-            if len(old) < len(known):
-                fresh = count * (1 - len(old) / len(known))
-                figures.append(Figure("new", name, fresh / max(rows[name], MANY_ROWS)))
-        if len(changes.removed):
-            figures.append(Figure("removed", name, len(changes.removed) / max(rows[name], LEAST_ROWS)))
+            fresh = count * (1 - len(old) / len(known))
+        there = rows[name] - fresh + len(changes.removed)
+        # Also where there are none: that too is what is usual.
+        figures.append(Figure("new", name, fresh / max(there, MANY_ROWS)))
+        figures.append(Figure("removed", name, len(changes.removed) / max(there, LEAST_ROWS)))
     if delta.dense:
         length = math.hypot(*(_length(dense[name]) for name in delta.dense))
         change = math.hypot(*(_length(tensor - dense[name]) for name, tensor in delta.dense.items()))

@@ -320,6 +320,29 @@ def test_rows_that_nobody_asked_for_are_held_beyond_five_times_their_length(tmp_
     assert served(model) == f"1.{reached}"
 
 
+def test_a_flood_of_new_ids_is_held_and_a_launch_is_not(tmp_path, stream):
+    model = opened(tmp_path)
+    feed(tmp_path, model, stream)
+    for count, state in ((10_000, "CURRENT"), (30_000, "HELD")):
+        keys = np.arange(count) + 1_000_000 * count
+        rows = np.resize(stream._rows["user"], (count, DIM))
+        step = model.pick().generation.step
+        changes = {"user": TableDelta(keys, rows, np.empty(0, np.int64))}
+        drop(tmp_path, Delta("small", 1, step + 1, step, changes, published_at=time.time()))
+        model.poll()
+        assert model.chain(1).state == state
+    assert "times the rows of 'user' would come for the first time, limit 1 times" in model.chain(1).reason
+
+
+def test_most_of_a_table_that_nobody_asked_for_is_not_removed(tmp_path, stream):
+    model = opened(tmp_path, asked=False)
+    feed(tmp_path, model, stream)
+    gone = {"user": TableDelta(np.empty(0, np.int64), np.empty((0, DIM), np.float32), np.arange(120))}
+    drop(tmp_path, Delta("small", 1, GOOD + 1, GOOD, gone, published_at=time.time()))
+    model.poll()
+    assert model.chain(1).reason == f"1.{GOOD + 1} held: 60% of the rows of 'user' would go, limit 50% (0% is usual)"
+
+
 def test_what_came_behind_a_rollback_is_judged_though_the_version_is_built_anew(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)

@@ -30,9 +30,12 @@ def before(rows):
 def figures_of(keys, rows, old, removed=NONE, dense=None, weights=None, random=0, there=ROWS, longest=0.0):
     tables = {"user": TableDelta(np.asarray(keys, np.int64), np.asarray(rows, np.float32), removed)}
     delta = Delta("m", 1, 1, 0, tables, dense or {})
+    # As it is told: with what the delta brings and takes.
+    there += int(np.sum(np.asarray(keys) >= ROWS)) - len(removed)
     random = np.random.default_rng(random)
     found = delta_figures(delta, before(old), {"user": there}, weights or {}, random, lambda table, known: longest)
-    return {(f.kind, f.what): f.value for f in found}
+    assert {f.kind for f in found} >= {"new", "removed"}, "none of them is a figure too"
+    return {(f.kind, f.what): f.value for f in found if f.value or f.kind not in ("new", "removed")}
 
 
 def test_a_delta_that_changes_nothing_has_figures_of_nought():
@@ -129,7 +132,7 @@ def test_a_few_removals_are_a_large_share_of_a_small_table():
 
 def test_of_rows_that_nobody_can_count_no_share_is_told():
     found = figures_of(range(ROWS, ROWS + 50), np.ones((50, 4)), stored(), removed=np.arange(31), there=math.inf)
-    assert found == {("new", "user"): 0.0, ("removed", "user"): 0.0}
+    assert found == {}
 
 
 def test_dense_weights_move_by_their_length_together():
