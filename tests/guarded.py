@@ -86,6 +86,20 @@ class Stream:
         self._step, self._skipped = state[2], skipped
         return bad
 
+    def few(self, rows=3):
+        """A delta of so many users, as they are."""
+        at = slice(0, rows)
+        return self._delta({"user": TableDelta(self._keys["user"][at], self._rows["user"][at], NONE)}, {})
+
+    def mended(self):
+        """A delta that brings every row and weight as the stream has them, whatever was put in its way."""
+        tables = {name: TableDelta(keys, self._rows[name], NONE) for name, keys in self._keys.items()}
+        return self._delta(tables, dict(self._dense))
+
+    def follow(self):
+        """What comes next stands on the newest fault."""
+        self._step += 1
+
     def skip(self):
         """The step of the newest fault is used; what comes next stands on what it stood on."""
         self._skipped += 1

@@ -373,9 +373,25 @@ class Ledger:
 
         self.append(make)
 
-    def release(self, reason: str = "") -> None:
-        """Commits that the gate is lifted."""
-        self.append(lambda: self.history.next(RELEASE, self.history.head, at=self._unix_s(), reason=reason))
+    def release(self, reason: str = "", gate: str = "", head: str = "") -> None:
+        """Commits that the gate is lifted.
+
+        Args:
+            reason: kept in the record.
+            gate, head: digests of the only gate and head that it may be lifted at, "" for any.
+
+        Raises:
+            Conflict: another gate or head is there by now.
+        """
+
+        def make() -> ChainRecord:
+            history = self.history
+            other = (history.gate.digest if history.gate else "") != gate or history.head.digest != head
+            if gate and other:
+                raise Conflict("release: the chain has gone on meanwhile")
+            return history.next(RELEASE, history.head, at=self._unix_s(), reason=reason)
+
+        self.append(make)
 
     def snapshot(self, link: Link, file: str, digest: str, nbytes: int) -> None:
         """Commits that a generation of the line lies whole where `file` says; sha256, nbytes: of that file."""

@@ -3,6 +3,7 @@
 manifest    model.json: what a version is
 version     a version's folder, written aside and committed by one rename
 delta       one file: what changed since the parent step
+delta_run   several deltas as one
 place       where a version's files live, if not where they are read
 repository  which models, versions and deltas there are
 tensors     safetensors files without a copy
@@ -23,6 +24,7 @@ trust_memory  what a process has trusted, remembered
 __all__ = [
     "atomic",
     "delta",
+    "delta_run",
     "keyring",
     "manifest",
     "mapped_file",

@@ -228,9 +228,10 @@ class ServedTable:
         """Rows in the newest epoch."""
         return self._rows
 
-    def some_keys(self, most: int) -> Int64s:
-        """A few ids that have or had a row, whichever lie first in the index."""
-        entries: Int64s = self._index[: 64 * most]
+    def some_keys(self, most: int, where: float = 0.0) -> Int64s:
+        """A few ids that have or had a row, whichever lie next in the index. where: from which part of it on."""
+        first = int(where * max(0, len(self._index) - 64 * most))
+        entries: Int64s = self._index[first : first + 64 * most]
         keys: Int64s = entries[entries[:, 1] >= 0, 0]
         return keys[:most]
 

@@ -4,6 +4,8 @@ host            the models of a repository and their changes
 model           one model: its loaded versions, its labels, the single writer
 routed_model    one model as requests see it: its routes, and the policy that they follow from
 follower        makes a version what the records of its chain say
+rejection       what a rejected delta leaves of those behind it
+automatic_release  whose a hold is, and when it may end by itself
 timeline        its newest records as a person reads them
 probation       deltas looked at before they are served, and watched after
 preview         rows asked for lately, scored under a state that nobody is served yet
@@ -28,6 +30,7 @@ __all__ = [
     "policy",
     "preview",
     "refusals",
+    "rejection",
     "replica",
     "routes",
     "served_version",

@@ -5,6 +5,19 @@ is not behind a gate, the version goes back to the nearest generation that both 
 that were undone before they were seen are never read, and a rollback reaches every server of a repository with its
 next look.
 
+Deltas that come together are one change: they are folded (processor.package.delta_run), judged as one from what is
+served, and served by one flip. Where that is out of line they are taken one after another, each judged by itself, up to
+the first that is not in line: what comes together may do what it may do in turn, and no more. So a reader never meets a
+generation in the middle of a run that nobody has looked at, a bad delta that the next one mends is never served at all,
+and a run costs what its deltas hold, twice at most. Beyond what a version can stage at once it waits, refused. To go
+back into the middle of a run the version is built anew beside what is served: memory has its two ends.
+
+What a guard holds a guard releases: when something new has come behind the gate, everything from what is served to the
+newest generation is judged as one change, and where it is in line that is recorded as a release and served by one flip.
+The record comes after the judging and before the flip, exclusively, and only if the head is still the one that was
+judged; so of many servers one writes it, and the others follow. A gate that a person or a trainer has set is theirs to
+lift, also where a guard has moved it further back (processor.versions.automatic_release).
+
 States
     CURRENT    serves the target
     WAITING    something is there that cannot be served: a recorded delta that was refused, or a file that continues
@@ -23,20 +36,25 @@ leaves it to grow, and so does the time until the next look.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from processor.chain.bare_delta import Arrivals, BareDelta
-from processor.chain.chain_record import MAX_REASON, RELEASE, REPAIR, ROLLBACK
+from processor.chain.chain_record import RELEASE, REPAIR, ROLLBACK
 from processor.chain.history import History, Link
 from processor.chain.ledger import Ledger
 from processor.chain.patrol import Identity, identity_of
 from processor.clock import Clock
 from processor.errors import Conflict, Diverged, FreshetError, NotReady
+from processor.generation import Generation, Position
 from processor.package.delta import SUFFIX, Delta
+from processor.package.delta_run import DeltaRun
 from processor.package.version import MANIFEST
-from processor.versions.probation import NEW, OutOfLine, Probation
+from processor.versions.automatic_release import AUTOMATIC, BY_GUARD, ReleaseLooks, held_reason, set_by_guard
+from processor.versions.probation import GATED, RUN, OutOfLine, Probation, entry_of
 from processor.versions.served_version import Change, ServedVersion
+from processor.watching.delta_log import DeltaEntry
 from processor.watching.stats import (
     CURRENT,
     DAMAGED,
@@ -52,11 +70,21 @@ from processor.watching.stats import (
 
 FOR_GOOD = -1
 LEARNED = 32
-"""Of many that are caught up with, the guard looks at so many, the newest."""
+"""Of many that are replayed, the guard looks at so many, the newest."""
 
 
 class OutOfReach(Exception):
     """The target cannot be reached from what is in memory: the version has to be built anew from its files."""
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Deltas of a run that could be read. stopped: what happened at the first that could not, None where all could."""
+
+    run: DeltaRun = field(default_factory=DeltaRun)
+    links: list[Link] = field(default_factory=list)
+    entries: list[DeltaEntry] = field(default_factory=list)
+    stopped: FreshetError | None = None
 
 
 class Follower:
@@ -83,6 +111,10 @@ class Follower:
         self._here: Link | None = None
         self._held_here = ""
         self._vouched_here = 0
+        # The newest step that a person has released, and the records that say so.
+        self._by_person = self._noted = 0
+        # Looks at what is held, and what the last one failed by.
+        self._looks, self._stays = ReleaseLooks(), ""
         self._waiting: dict[Path, str] = {}
         # What was served at how many records, and how many generations that was behind.
         self._counted: tuple[tuple[str, int], int] = (("", -1), 0)
@@ -93,10 +125,20 @@ class Follower:
         """The generation that is to be served."""
         return self._here or self.ledger.history.target
 
+    def recorded_by(self, number: int) -> Link:
+        """The newest generation on the way to the target whose record had come by a record's number."""
+        links = self.ledger.history.back(self.target)
+        return next((link for link in links if link.record is None or link.record.number <= number), self.target)
+
     @property
     def vouched(self) -> int:
-        """The newest step that a person has released: nothing up to it is judged."""
+        """The newest step that was released: nothing up to it is judged."""
         return max(self.ledger.history.vouched, self._vouched_here)
+
+    @property
+    def by_person(self) -> int:
+        """The newest step that a person has released since this server follows: nobody watches what it comes to."""
+        return self._by_person
 
     @property
     def strays(self) -> bool:
@@ -151,8 +193,10 @@ class Follower:
                     goes_on = f"record {repair.number} sets aside records {repair.since} to {repair.number - 1}"
                 if ROLLBACK in came or REPAIR in came or (self._held_here and RELEASE in came):
                     self.stay(None)
+                self._note_releases()
                 self.ledger.patrol()
                 events += self.reconcile(version, self.target)
+                events += self._release_if_sound(version)
                 if self.target is self.ledger.history.head and self._blocked is None:
                     events += self._adopt(version)
             except Diverged as error:
@@ -164,6 +208,8 @@ class Follower:
         if self._said and not self._diverged:
             self._said = ""
             events.insert(0, f"{self._model} goes on: {goes_on}")
+        if version.digest == self.target.digest:
+            self.probation.known = self.ledger.history.number
         self.tell(version)
         return events
 
@@ -183,31 +229,151 @@ class Follower:
             ahead.append(link)
         else:
             raise OutOfReach
+        ahead.reverse()
+        back = step != version.position.step
+        if back and ahead and version.opened and not self._is_new(ahead[0]):
+            # It was served in the middle of a run: nobody is to meet what came before that run again.
+            raise OutOfReach
         self._blocked = None
-        events = []
-        if step != version.position.step:
+        events: list[str] = []
+        if back:
             version.rollback(step)
             events.append(f"{self._model} rolled back to {version.generation}")
-        judged = version.opened and len(ahead) <= NEW
-        for left, link in zip(range(len(ahead), 0, -1), reversed(ahead)):
+        if version.opened and len(ahead) > 1:
+            return events + self._together(version, ahead)
+        return events + self._in_turn(version, ahead)
+
+    def _in_turn(self, version: ServedVersion, ahead: Sequence[Link]) -> list[str]:
+        """Serves deltas one after another, up to the first that cannot be, or is out of line."""
+        events: list[str] = []
+        for left, link in zip(range(len(ahead), 0, -1), ahead):
             try:
                 delta = self.ledger.read_delta(link)
-                if left > LEARNED:
+                if left > LEARNED and not version.opened:
                     version.apply(delta, link.digest)
                     self.probation.replayed(version, delta)
                 else:
-                    self.apply(version, delta, link.digest, judged=judged)
-            except Diverged as error:
-                return [*events, *self._diverge(error)]
+                    self.apply(version, delta, link.digest, judged=version.opened and self._is_new(link))
             except OutOfLine as error:
                 return [*events, *self._hold(link, error)]
-            except NotReady as error:
-                return [*events, *self.wait(f"delta {link.step} waits: {error}")]
             except FreshetError as error:
-                self._blocked = number, f"delta {link.step} refused: {error}"
-                return [*events, f"{self._model} {self._blocked[1]}"]
+                return [*events, *self._stopped(link, error)]
             events.append(f"{self._model} {version.generation} served")
         return events
+
+    def _together(self, version: ServedVersion, ahead: Sequence[Link]) -> list[str]:
+        """Serves a run of deltas by one flip; one after another where it is out of line as a whole."""
+        taken, events = self._take(version, ahead), list[str]()
+        if taken.links:
+            newest = taken.links[-1]
+            try:
+                judged = newest.step > self.vouched and self._is_new(newest)
+                self._apply_run(version, taken, judged, RUN)
+            except OutOfLine:
+                return self._in_turn(version, ahead)
+            except FreshetError as error:
+                return self._stopped(newest, error)
+            others = len(taken.links) - 1
+            events = [f"{self._model} {version.generation} served{f', with {others} before it' if others else ''}"]
+        if taken.stopped is not None:
+            events += self._stopped(ahead[len(taken.links)], taken.stopped)
+        return events
+
+    def _is_new(self, link: Link) -> bool:
+        """Whether a generation has come since this server last served what the records said."""
+        return link.record is not None and link.record.number > self.probation.known
+
+    def _take(self, version: ServedVersion, ahead: Sequence[Link]) -> _Taken:
+        """Reads deltas that follow each other, up to the first that cannot be applied."""
+        manifest, taken = version.manifest, _Taken()
+        step = version.position.step
+        for link in ahead:
+            try:
+                delta = self.ledger.read_delta(link)
+                at = Position(manifest.model, manifest.version, 0, step)
+                at.check(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
+                delta.check(manifest)
+            except FreshetError as error:
+                taken.stopped = error
+                break
+            taken.run.add(delta)
+            taken.links.append(link)
+            taken.entries.append(entry_of(delta, link.digest))
+            step = delta.step
+        return taken
+
+    def _apply_run(
+        self, version: ServedVersion, taken: _Taken, judged: bool, asked: str, commit: Callable[[], None] = lambda: None
+    ) -> None:
+        """Serves the newest of a run, by one flip; raises OutOfLine."""
+        delta, digest = taken.run.folded(), taken.links[-1].digest
+
+        def examine(change: Change) -> None:
+            self.probation.examine(version, delta, change, judged, asked)
+
+        version.apply(delta, digest, examine=examine, commit=commit)
+        self.probation.served(version, delta, taken.entries[:-1])
+
+    def _stopped(self, link: Link, error: FreshetError) -> list[str]:
+        """What a delta that cannot be served comes to."""
+        if isinstance(error, Diverged):
+            return self._diverge(error)
+        if isinstance(error, NotReady):
+            return self.wait(f"delta {link.step} waits: {error}")
+        self._blocked = self.ledger.history.number, f"delta {link.step} refused: {error}"
+        return [f"{self._model} {self._blocked[1]}"]
+
+    def _release_if_sound(self, version: ServedVersion) -> list[str]:
+        """Lifts a gate that a guard has set, where the newest generation behind it is in line with what is served."""
+        history, gate = self.ledger.history, self.target
+        pair = gate.digest, history.head.digest
+        if not version.opened or gate is history.head or self._blocked is not None or version.digest != gate.digest:
+            return []
+        began_s = self._clock.now_s()
+        if not self._looks.due(pair, began_s) or not self.probation.judges or not self.held_by_guard:
+            return []
+        ahead = [link for link in history.back(history.head) if link.step > gate.step][::-1]
+        reason = f"{AUTOMATIC}{version.manifest.version}.{history.head.step} is in line with {version.generation}"
+        try:
+            if not self._held_here:
+                self.ledger.may_write()
+            taken = self._take(version, ahead)
+            if taken.stopped is not None:
+                return []
+            self._apply_run(version, taken, True, GATED, lambda: self._commit_release(reason, pair))
+        except OutOfLine:
+            version.forget_refused()
+            return []
+        except FreshetError as error:
+            version.forget_refused()
+            told, self._stays = self._stays == str(error), str(error)
+            return [] if told else [f"{self._model} stays held: {error}"]
+        finally:
+            self._looks.looked(pair, began_s, self._clock.now_s())
+        self.probation.released()
+        return [f"{self._model} {version.generation} served: the hold is released: {reason}"]
+
+    def _commit_release(self, reason: str, pair: tuple[str, str]) -> None:
+        """Lifts the gate, unless something has happened since it was looked at: raises Conflict then."""
+        if self._held_here:
+            self._vouched_here = self.ledger.history.head.step
+            self.stay(None)
+            return
+        self.ledger.release(reason, *pair)
+
+    def _note_releases(self) -> None:
+        history = self.ledger.history
+        if history.number != self._noted:
+            self._noted = history.number
+            theirs = (r for r in history.events if r.kind == RELEASE and not r.reason.startswith(AUTOMATIC))
+            self._by_person = max([self._by_person, *(record.step for record in theirs)])
+
+    @property
+    def held_by_guard(self) -> bool:
+        """Whether something is held that nobody but servers' guards has asked for."""
+        if self._here is not None:
+            return BY_GUARD.match(self._held_here) is not None and self.ledger.history.gate is None
+        return set_by_guard(self.ledger.history)
 
     def apply(
         self,
@@ -231,8 +397,12 @@ class Follower:
 
     def _hold(self, link: Link, error: OutOfLine) -> list[str]:
         """Has everybody serve what a delta stands on, and not the delta; raises Diverged."""
-        reason = f"{self.ledger.manifest.version}.{link.step} held: {error.reason}"[:MAX_REASON]
+        reason = held_reason(Generation(self.ledger.manifest.version, link.step), error.reason)
         before = self.ledger.history.links[link.parent]
+        if link is self.ledger.history.head:
+            # It has just been looked at.
+            now_s = self._clock.now_s()
+            self._looks.looked((before.digest, link.digest), now_s, now_s)
         try:
             self.ledger.hold(reason, before)
         except Diverged:
@@ -244,7 +414,7 @@ class Follower:
     def release(self, reason: str) -> None:
         """Lifts the gate, for everybody where it is one of the records. Raises Conflict where nothing is held."""
         if self._held_here:
-            self._vouched_here = self.ledger.history.head.step
+            self._vouched_here = self._by_person = self.ledger.history.head.step
             self.stay(None)
             return
         self.ledger.look()

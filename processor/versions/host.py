@@ -27,9 +27,10 @@ from processor.package.repository import FolderWatch, Repository, listed
 from processor.package.version import VersionReader
 from processor.tables.budgets import Budgets
 from processor.tables.remote.reader import RemoteStats, RemoteTables
-from processor.versions.model import Applied, RolledBack, ServedModel
+from processor.versions.model import Applied, ServedModel
 from processor.versions.policy import ModelPolicy
 from processor.versions.refusals import Refusal, report
+from processor.versions.rejection import RolledBack
 from processor.versions.replica import Replicas
 from processor.versions.rounds import Rounds
 from processor.versions.routes import VersionStatus, find

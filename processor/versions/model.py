@@ -35,10 +35,12 @@ from processor.package.mapped_file import is_written_to
 from processor.package.repository import FolderWatch, Repository, check_name, listed
 from processor.package.trust_memory import ACCEPT
 from processor.package.version import SNAPSHOTS, VersionReader
+from processor.versions.automatic_release import held_reason
 from processor.versions.follower import Follower, OutOfReach
 from processor.versions.policy import ModelPolicy
 from processor.versions.probation import OutOfLine, Probation, Vigilance
 from processor.versions.refusals import Refusal, Refusals
+from processor.versions.rejection import RolledBack, publish_anew, sound_behind
 from processor.versions.replica import Replicas
 from processor.versions.routed_model import RoutedModel
 from processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
@@ -61,17 +63,6 @@ class Applied:
     rows: int
     removed: int
     apply_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class RolledBack:
-    """A rollback, and what follows from it. undone: generations that are served no more, oldest first. next_step: what
-    the next delta will be called. recorded: whether the repository could be told, and with it other servers."""
-
-    generation: Generation
-    undone: list[Generation]
-    next_step: int
-    recorded: bool
 
 
 class ServedModel(RoutedModel):
@@ -250,13 +241,21 @@ class ServedModel(RoutedModel):
             return self._still(number).generation
 
     def reject(self, number: int, reason: str = "") -> RolledBack:
-        """Undoes what is held of a loaded version: a rollback to what is served. Raises NotFound, Conflict."""
+        """Undoes what is held of a loaded version: a rollback to what is served. Of what a guard has held, deltas are
+        published anew that do not stand on the first of them. Raises NotFound, Conflict."""
         with self._lock:
             version, follower = self._loaded(number)
             self._follow(number, version)
-            if follower.target is follower.ledger.history.head:
+            ledger = follower.ledger
+            if follower.target is ledger.history.head:
                 raise Conflict("reject: nothing of it is held")
-            return self.rollback(Generation(number, follower.target.step), reason)
+            sound = sound_behind(ledger, follower.target) if follower.held_by_guard else []
+            done = self.rollback(Generation(number, follower.target.step), reason)
+            steps = publish_anew(ledger, sound) if done.recorded else []
+            self._follow(number, self._still(number))
+            kept = tuple(Generation(number, step) for step in steps)
+            reached = self._still(number).generation
+            return replace(done, generation=reached, kept=kept, next_step=ledger.history.top + 1)
 
     def take_back(self, verdict: TakeBack) -> list[str]:
         """Undoes what is served and turns out to be bad, unless somebody has done so; returns what has happened."""
@@ -277,10 +276,8 @@ class ServedModel(RoutedModel):
         follower, version = self._followers.get(number), self.served.get(number)
         if follower is None or version is None or self.policy.delta_guard.mode == OFF:
             return None
-        bounds, probation = self.policy.delta_guard, follower.probation
-        return probation.aftermath.look(
-            bounds, now_s, version.generation, sketch, probation.moved, follower.vouched
-        )  # fmt: skip
+        known, person = follower.probation, follower.by_person
+        return known.aftermath.look(self.policy.delta_guard, now_s, version.generation, sketch, known.moved, person)
 
     @property
     def doubtful(self) -> bool:
@@ -441,10 +438,12 @@ class ServedModel(RoutedModel):
         files = self._repository.reader(self.name, number)
         ledger = Ledger(files, self._clock.unix_s)
         known = self._followers.get(files.manifest.version)
-        probation = known.probation if known else Probation(lambda: self.policy.delta_guard, self.vigilance)
+        probation = known.probation if known else self._probation()
         follower = Follower(self.name, ledger, self._clock, probation, self._repository.seen_s)
         follower.open(from_snapshot)
-        until = target or follower.target
+        anew = target is None and probation.known >= 0
+        # What has come since it was served last is judged once the version is open.
+        until = follower.recorded_by(probation.known) if anew else target or follower.target
         if until.step < ledger.history.base.step:
             ledger.reach_back()
         record = ledger.history.snapshot(until) if from_snapshot else None
@@ -453,9 +452,12 @@ class ServedModel(RoutedModel):
             # Rows that are in a row store are those that the version was published with.
             ledger.reach_back()
         events = follower.reconcile(version, until)
-        for event in events if target else [*events, *follower.follow(version)]:
+        for event in events if target or anew else [*events, *follower.follow(version)]:
             log.info("%s", event)
         return version, follower
+
+    def _probation(self) -> Probation:
+        return Probation(lambda: self.policy.delta_guard, self.vigilance, self._clock)
 
     def _follow(self, number: int, version: ServedVersion) -> list[str]:
         """One look at a version's chain; where memory does not reach back far enough, the version is built anew."""
@@ -584,7 +586,7 @@ class ServedModel(RoutedModel):
         ledger = follower.ledger
         where = Generation(delta.version, delta.step)
         try:
-            ledger.hold(f"{where} held: {held.reason}"[:MAX_REASON])
+            ledger.hold(held_reason(where, held.reason))
             ledger.commit(delta, kept)
         except BaseException:
             ledger.forget(kept)

@@ -87,8 +87,8 @@ class Replicas(Protocol):
         """What a state would do to scores (processor.versions.preview), of a frame that is prepared and an epoch whose
         rows are staged; None where nobody can tell."""
 
-    def forget(self, frame: int) -> None:
-        """Frames before that number are read by nobody."""
+    def forget(self, frame: int, last: int | None = None) -> None:
+        """Frames before that number are read by nobody, nor those after `last`."""
 
     def close(self) -> None:
         """The version is served no more."""
@@ -251,9 +251,10 @@ class Replica:
             after = Shown(generation.digest, epoch, prepared.tables, prepared.executables[WHOLE])
             return self.sample.look(before, after, self.costs.cost, most_rows, most_s)
 
-    def forget(self, frame: int) -> None:
+    def forget(self, frame: int, last: int | None = None) -> None:
         """See Replicas.forget."""
-        self._frames = {number: prepared for number, prepared in self._frames.items() if number >= frame}
+        last = max(self._frames) if last is None else last
+        self._frames = {number: prepared for number, prepared in self._frames.items() if frame <= number <= last}
         # It may be of a frame that is gone, and of a process that nobody asks it would be kept for good.
         self._newest = None
         newest = self._frames[max(self._frames)].executables

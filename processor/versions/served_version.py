@@ -274,6 +274,12 @@ class ServedVersion:
             return None
         return self._replicas.preview(change.frame.number, change.epoch, change.generation, most_rows, most_s)
 
+    def forget_refused(self) -> None:
+        """Has replicas let go of frames that were prepared and never served."""
+        with self.lock:
+            if self._replicas is not None and self._frames > self.change.frame.number:
+                self._replicas.forget(self.change.frame.number, self.change.frame.number)
+
     def look_up(self, table: str, keys: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """A table's rows as of the generation that is served; see ServedTable.look_up. The writer's."""
         return self.tables[table].look_up(keys, self.change.epoch)

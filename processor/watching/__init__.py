@@ -6,6 +6,8 @@ judge      whether a canary may stay
 trend      how far a version's scores have moved
 delta_figures  what a delta is like, beside what was there
 delta_guard    whether a delta may be served
+drift          how far scores have come within an hour and a day
+row_lengths    how long the longest rows of tables usually are
 delta_log      what became of the newest deltas on this server
 aftermath      whether a delta may stay once it is served
 stats      snapshots of sessions, groups, models, versions
@@ -17,9 +19,11 @@ __all__ = [
     "delta_figures",
     "delta_guard",
     "delta_log",
+    "drift",
     "histogram",
     "judge",
     "keeper",
+    "row_lengths",
     "sketch",
     "stats",
     "trend",

@@ -6,14 +6,22 @@ that one bound is good for any model.
 
     moved     of a table: length of the change of the rows that it had, relative to those rows' own
     size      of a table: how many times shorter those rows have become, as a logarithm; 0 where they have grown
+    longest   of a table: length of the longest row that comes, relative to the longest that it usually has
+    new       of a table: rows of ids that it did not have, relative to the rows that it has (MANY_ROWS at least)
     removed   of a table: the share of its rows that go
     dense     of all dense tensors together: length of the change, relative to their own
     bias      of an output: how far the mean score has moved, relative to the mean score
     disorder  of an output: how far the order of the rows is another one: 1 less the rank correlation
     spread    of an output: how many times wider or narrower the scores lie, as a logarithm
     nonfinite of an output: the share of rows whose score is no number any more
+    shift     of an output: the logarithm of how many times as high the mean score is, with its sign; for
+              processor.watching.drift, of LEAST_ROWS different scores at least
+    stretch   of an output: the logarithm of how many times as wide the scores lie, with its sign; the same
 
-Rows that a delta brings for the first time count for none of them: they are nobody's change.
+Rows that a delta brings for the first time have not moved: of them `new` and `longest` tell.
+
+Whoever makes a delta must not know which of its rows are looked at: moved and size are of rows that are drawn by a
+secret generator. `longest` is of every row.
 """
 
 from __future__ import annotations
@@ -31,10 +39,16 @@ Float32s = NDArray[np.float32]
 RowsBefore = Callable[[str, NDArray[np.int64]], tuple[NDArray[np.bool_], Float32s]]
 """Of a table's keys: which have a row, bool [n], and the rows of those m, float32 [m, dim]."""
 
+Longest = Callable[[str, Float32s], float]
+"""Of a table, and of rows that it has (float32 [m, dim]): how long the longest usually are; 0 where nobody knows."""
+
 SAMPLE_ROWS = 512
-"""Rows of a table that are looked at, spread over the delta's."""
+"""Rows of a table that are looked at, drawn from the delta's."""
 LEAST_ROWS = 32
 """Fewer say nothing."""
+MANY_ROWS = 10_000
+"""So many new ids are no flood in a table of any size."""
+SIGNED = SHIFT, STRETCH = "shift", "stretch"
 MOST_RATIO = 1e6
 ALIKE = 1e-6
 
@@ -49,22 +63,49 @@ class Figure(NamedTuple):
 
 @np.errstate(over="ignore", invalid="ignore")
 def delta_figures(
-    delta: Delta, before: RowsBefore, rows: Mapping[str, int], dense: Mapping[str, Float32s]
+    delta: Delta,
+    before: RowsBefore,
+    rows: Mapping[str, float],
+    dense: Mapping[str, Float32s],
+    random: np.random.Generator,
+    longest: Longest = lambda table, known: 0.0,
 ) -> list[Figure]:
-    """The figures of a delta that need no scores. before: as of the generation that it stands on. rows: of each table
-    there. dense: the tensors there."""
+    """The figures of a delta that need no scores.
+
+    Args:
+        delta: what comes.
+        before: rows as of the generation that it stands on.
+        rows: of each table, with the delta's, which are staged by then; infinite where nobody can count them, then no
+            share of them is told.
+        dense: the tensors there.
+        random: draws the rows that are looked at; secret.
+        longest: see Longest.
+
+    Returns:
+        Of each kind at most one a table; none for what too few rows cannot tell.
+    """
     figures = []
     for name, changes in delta.tables.items():
-        every = max(1, -(-len(changes.keys) // SAMPLE_ROWS))
-        known, old = before(name, changes.keys[::every])
-        if len(old) >= LEAST_ROWS:
-            new = changes.rows[::every]
-            new = new if len(old) == len(known) else new[known]
-            length = _length(old)
-            figures.append(Figure("moved", name, _ratio(_length(new - old), length)))
-            figures.append(Figure("size", name, max(0.0, -_log_ratio(_length(new), length))))
-        if len(changes.removed) >= LEAST_ROWS:
-            figures.append(Figure("removed", name, len(changes.removed) / max(rows[name], len(changes.removed))))
+        count, fresh = len(changes.keys), 0.0
+        if count:
+            keys, new = changes.keys, changes.rows
+            if count > SAMPLE_ROWS:
+                # One that is drawn twice counts twice: drawing is cheaper than shuffling.
+                drawn = random.integers(0, count, SAMPLE_ROWS)
+                keys, new = keys[drawn], new[drawn]
+            known, old = before(name, keys)
+            if len(old) >= LEAST_ROWS:
+                new = new if len(old) == len(known) else new[known]
+                length = _length(old)
+                figures.append(Figure("moved", name, _ratio(_length(new - old), length)))
+                figures.append(Figure("size", name, max(0.0, -_log_ratio(_length(new), length))))
+            if usual := longest(name, old):
+                figures.append(Figure("longest", name, _ratio(longest_row(changes.rows), usual)))
+            fresh = count * (1 - len(old) / len(known))
+        there = rows[name] - fresh + len(changes.removed)
+        # Also where there are none: that too is what is usual.
+        figures.append(Figure("new", name, fresh / max(there, MANY_ROWS)))
+        figures.append(Figure("removed", name, len(changes.removed) / max(there, LEAST_ROWS)))
     if delta.dense:
         length = math.hypot(*(_length(dense[name]) for name in delta.dense))
         change = math.hypot(*(_length(tensor - dense[name]) for name, tensor in delta.dense.items()))
@@ -86,9 +127,16 @@ def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s])
             continue
         size, width = float(np.abs(old).mean()), float(old.std())
         figures.append(Figure("bias", name, _ratio(abs(float(new.mean() - old.mean())), size)))
+        # What a few rows score says how they score, and little of the model: their noise would add up to a drift.
+        many = len(np.unique(old)) >= LEAST_ROWS
+        if many:
+            figures.append(Figure(SHIFT, name, _step(old, new, size)))
         # Scores that are all alike have no order, and no spread worth speaking of.
         if width > ALIKE * size:
-            figures.append(Figure("spread", name, abs(_log_ratio(float(new.std()), width))))
+            stretch = _log_ratio(float(new.std()), width)
+            figures.append(Figure("spread", name, abs(stretch)))
+            if many:
+                figures.append(Figure(STRETCH, name, stretch))
             figures.append(Figure("disorder", name, 1.0 - rank_correlation(old, new)))
     return figures
 
@@ -104,6 +152,19 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return (ends - (counts - 1) / 2)[inverse]
+
+
+def longest_row(rows: Float32s) -> float:
+    """Length of the longest of some rows, float32 [n, dim]; 0.0 of none."""
+    return math.sqrt(float(np.einsum("ij,ij->i", rows, rows).max())) if len(rows) else 0.0
+
+
+def _step(old: NDArray[np.float64], new: NDArray[np.float64], size: float) -> float:
+    """How far the mean has gone, with its sign: the way back is the same way."""
+    if old.min() >= 0 and new.min() >= 0:
+        return _log_ratio(float(new.mean()), float(old.mean()))
+    larger = max(size, float(np.abs(new).mean()))
+    return float(new.mean() - old.mean()) / larger if larger else 0.0
 
 
 def _length(array: Float32s) -> float:

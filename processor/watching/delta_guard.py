@@ -7,17 +7,23 @@ is ever held, so that a stream of still deltas does not make a lively one suspec
 figure nothing is usual, and only what no delta is ever like is held: the ceiling of its kind. Then twice the factor
 counts, and less with every delta. Scores that are no numbers any more are held whatever is usual.
 
-A delta that carries ten times as many training events as usual, after a pause, may move things ten times as far, but no
-further than the ceiling. Where no delta tells how many it carries its rows do, by their root: a table that was zeroed
-brings many rows too.
+The ceiling of a kind is absolute: nothing that was learned, and nothing that a delta says of itself, lifts a bound
+above it. A delta that carries more training events than usual, after a pause, may move things as many times as far as
+is usual, MOST_GROWTH times at most. How many events it carries is its maker's word, so its rows have to bear it out:
+without more rows than usual, twice as far (ROWS_GROWTH). Where no delta tells how many it carries its rows do, by their
+root: a table that was zeroed brings many rows too.
 
 Rows and weights are means, scores the end: one that has moved further than usual is held where nobody can tell what it
 does to scores, or where they have moved beyond a floor. So a model that was retrained whole, and scores as before, is
-served.
+served. But the rows that are scored are those that were asked for lately: beyond LOUD rows and weights are held
+although these scores stay. Rows far longer than any before, and floods of new ids, are held whatever scores do.
+
+With caution (a hold is to be released by a server that does not know what is usual) the floors are the bounds.
 
 A delta that was held is not learned from; one that a person has released is: then it is usual.
 
-What it costs: a dozen comparisons a delta, three numbers a figure.
+What it costs: a dozen comparisons a delta, three numbers a figure. Small steps that add up are for
+processor.watching.drift.
 
 Refused: a mean and deviation of each figure (figures of good streams have long tails: of 2,000 deltas some lie beyond
 any number of deviations; docs/decisions/0065); bounds in absolute terms alone (a delta every ten seconds and one a day
@@ -32,7 +38,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from processor.errors import BadInput, json_kind
-from processor.watching.delta_figures import Figure
+from processor.watching.delta_figures import SIGNED, Figure
 from processor.watching.judge import Bounds, Verdict
 
 MODES = OFF, ON, STRICT = "off", "on", "strict"
@@ -46,30 +52,42 @@ CEILINGS = {
     "disorder": 0.9,
     "moved": math.inf,
     "size": 2.3,
+    "longest": 50.0,
+    "new": 10.0,
     "removed": 0.95,
     "dense": math.inf,
 }
 """Young rows and weights move by any share of their length, so that of these two nothing is out of line at first."""
+LOUD = {"moved": 5.0, "size": 4.6, "removed": 0.95, "dense": 5.0}
+"""What may happen to rows and weights while the scores of the rows that were asked for stay."""
+MOST_GROWTH, ROWS_GROWTH = 10.0, 2.0
 SAID = {
-    "nonfinite": "{value:.1%} of the scores{what} would be no numbers",
-    "bias": "the mean score{what} would move by {value:.1%}",
-    "spread": "scores{what} would lie {times:.2f} times wider or narrower",
-    "disorder": "the order of the scores{what} would be another one, by {value:.2f}",
-    "moved": "rows{what} have moved by {value:.2f} of their length",
-    "size": "rows{what} have become {times:.2f} times shorter",
-    "removed": "{value:.1%} of the rows{what} would go",
-    "dense": "dense weights have moved by {value:.2f} of their length",
+    "nonfinite": "{value} of the scores{what} would be no numbers",
+    "bias": "the mean score{what} would move by {value}",
+    "spread": "scores{what} would lie {value} wider or narrower",
+    "disorder": "the order of the scores{what} would be another one, by {value}",
+    "moved": "rows{what} have moved by {value} their length",
+    "size": "rows{what} have become {value} shorter",
+    "longest": "a row{what} is {value} as long as the longest before",
+    "new": "{value} the rows{what} would come for the first time",
+    "removed": "{value} of the rows{what} would go",
+    "dense": "dense weights have moved by {value} their length",
 }
+PERCENT = ("nonfinite", "bias", "removed")
 LOGARITHMIC = ("spread", "size")
+MOST_LOG = 700.0
 OF_SCORES = ("nonfinite", "bias", "spread", "disorder")
+ALWAYS = ("longest", "new")
+"""Judged whatever scores do."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaBounds:
     """What a delta may do to a model. mode: see MODES; strict scores every recorded row. bias to dense: floors, by
-    figure (processor.watching.delta_figures). factor: times what is usual. learn: deltas until something is usual.
-    preview_ms: what scoring rows may cost a delta; preview_rows: how many at most. watch_s: how long a delta is watched
-    once it is served; max_drift: Scores.shift() of what it scores then; max_miscalibration: see
+    figure (processor.watching.delta_figures). hour, day: how many times as high or low the mean score may be as within
+    the last hour and day (processor.watching.drift). factor: times what is usual. learn: deltas until something is
+    usual. preview_ms: what scoring rows may cost a delta; preview_rows: how many at most. watch_s: how long a delta is
+    watched once it is served; max_drift: Scores.shift() of what it scores then; max_miscalibration: see
     processor.watching.aftermath."""
 
     mode: str = ON
@@ -78,8 +96,12 @@ class DeltaBounds:
     disorder: float = 0.05
     moved: float = 0.5
     size: float = 0.7
+    longest: float = 5.0
+    new: float = 1.0
     removed: float = 0.5
     dense: float = 0.1
+    hour: float = 3.0
+    day: float = 6.0
     factor: float = 3.0
     learn: int = 8
     preview_ms: float = 2.0
@@ -109,7 +131,7 @@ class DeltaBounds:
                 read[key] = value
                 continue
             whole = known[key] == "int"
-            least, most = (1, 100_000) if whole or key == "factor" else (0, 1e9)
+            least, most = (1, 100_000) if whole or key in ("factor", "hour", "day") else (0, 1e9)
             if type(value) not in ((int,) if whole else (int, float)) or not least <= value <= most:
                 raise BadInput(f"{where}.{key}: {least} to {most:g} wanted, got {str(value)[:40]!r}")
             read[key] = value if whole else float(value)
@@ -142,42 +164,65 @@ class DeltaGuard:
         # Means, faded; 0 before the first delta.
         self._events = self._rows = 0.0
 
-    def judge(self, bounds: DeltaBounds, figures: Sequence[Figure], events: int = 0, rows: int = 0) -> Verdict | None:
-        """Why a delta with these figures is to be held; None where it may be served. events, rows: that it carries."""
+    def judge(
+        self, bounds: DeltaBounds, figures: Sequence[Figure], events: int = 0, rows: int = 0, caution: bool = False
+    ) -> Verdict | None:
+        """Why a delta with these figures is to be held; None where it may be served.
+
+        Args:
+            bounds: what is configured.
+            figures: of the delta.
+            events: that it says to carry.
+            rows: that it carries.
+            caution: the floors are the bounds of what too few deltas have shown.
+        """
         growth = self._growth(events, rows)
+        quiet = is_quiet(bounds, figures)
         scores = [figure for figure in figures if figure.kind in OF_SCORES]
-        others = [] if is_quiet(bounds, figures) else [f for f in figures if f.kind not in OF_SCORES]
+        others = [f for f in figures if f.kind not in OF_SCORES and f.kind not in SIGNED]
         for figure in [*scores, *others]:
-            limit, why = self._limit(bounds, figure, growth)
+            limit, why = self._limit(bounds, figure, growth, caution)
+            if quiet and figure.kind in LOUD:
+                limit = max(limit, LOUD[figure.kind])
             if figure.value > limit:
-                return Verdict(figure.kind, f"{_said(figure)}; {why}")
+                return Verdict(figure.kind, f"{_said(figure)}, limit {_amount(figure.kind, limit)} ({why})")
         return None
+
+    def knows(self, bounds: DeltaBounds) -> bool:
+        """Whether enough deltas have shown what they do to scores."""
+        return any(kind in OF_SCORES and usual.seen >= bounds.learn for (kind, _), usual in self._usual.items())
 
     def learn(self, figures: Sequence[Figure], events: int = 0, rows: int = 0) -> None:
         """Such a delta is served."""
         self._events = self._events * FADE + events * (1 - FADE) if self._events else float(events)
         self._rows = self._rows * FADE + rows * (1 - FADE) if self._rows else float(rows)
         for kind, what, value in figures:
+            if kind in SIGNED:
+                continue
             self._usual[kind, what] = self._usual.get((kind, what), UNKNOWN).after(value)
 
     def _growth(self, events: int, rows: int) -> float:
         """How many times as far as usual a delta may move things, for what it carries."""
+        more = rows / self._rows if self._rows else 1.0
         if self._events:
-            return max(1.0, events / self._events)
-        return max(1.0, math.sqrt(rows / self._rows)) if self._rows else 1.0
+            more = min(events / self._events, ROWS_GROWTH * max(1.0, more))
+        else:
+            more = math.sqrt(more)
+        return min(max(1.0, more), MOST_GROWTH)
 
-    def _limit(self, bounds: DeltaBounds, figure: Figure, growth: float) -> tuple[float, str]:
-        """What a figure may be, and in words."""
+    def _limit(self, bounds: DeltaBounds, figure: Figure, growth: float, caution: bool) -> tuple[float, str]:
+        """What a figure may be, and why."""
         if figure.kind == "nonfinite":
-            return 0.0, "none wanted"
+            return 0.0, "no delta may"
         floor, usual = _floor(bounds, figure), self._usual.get((figure.kind, figure.what), UNKNOWN)
         ceiling = max(floor, CEILINGS[figure.kind])
         if usual.seen < bounds.learn:
-            return ceiling, f"at most {ceiling:.2g} wanted of any delta"
+            return (floor, "too little is known") if caution else (ceiling, "no delta may")
         # What few deltas have shown may be the still part of a lively stream.
-        limit = max(floor, bounds.factor * (1 + bounds.learn / usual.seen) * usual.second)
-        limit = max(limit, min(ceiling, limit * growth))
-        return limit, f"at most {limit:.2g} wanted, {usual.second:.2g} is usual"
+        limit = max(floor, bounds.factor * (1 + bounds.learn / usual.seen) * usual.second * growth)
+        if limit >= ceiling:
+            return ceiling, "no delta may"
+        return limit, f"{_amount(figure.kind, usual.second)} is usual"
 
 
 def is_quiet(bounds: DeltaBounds, figures: Sequence[Figure]) -> bool:
@@ -192,6 +237,14 @@ def _floor(bounds: DeltaBounds, figure: Figure) -> float:
 
 
 def _said(figure: Figure) -> str:
-    times = math.exp(figure.value) if figure.kind in LOGARITHMIC else figure.value
     what = f" of {figure.what!r}" if figure.what else ""
-    return SAID[figure.kind].format(value=figure.value, times=times, what=what)
+    return SAID[figure.kind].format(value=_amount(figure.kind, figure.value), what=what)
+
+
+def _amount(kind: str, value: float) -> str:
+    """A figure, or a bound of it, in the unit of its kind."""
+    if kind in PERCENT:
+        return f"{100 * value:.3g}%"
+    if kind == "disorder":
+        return f"{value:.2g}"
+    return f"{math.exp(min(value, MOST_LOG)) if kind in LOGARITHMIC else value:.3g} times"

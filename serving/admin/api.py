@@ -47,7 +47,7 @@ from serving.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from processor.versions.host import ModelHost
-    from processor.versions.model import RolledBack
+    from processor.versions.rejection import RolledBack
 
 MAX_DELTA_NBYTES = 4 << 30
 UPLOAD = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -313,6 +313,7 @@ def _told(name: str, done: RolledBack) -> dict[str, Any]:
     """A rollback, as JSON has it."""
     undone = [str(generation) for generation in done.undone]
     answer = {"model": name, "generation": str(done.generation), "undone": undone, "recorded": done.recorded}
+    answer["kept"] = [str(generation) for generation in done.kept]
     return {**answer, "next": f"{done.generation.version}.{done.next_step}", "note": _what_follows(done)}
 
 
@@ -326,6 +327,12 @@ def _what_follows(done: RolledBack) -> str:
         )
     if not done.undone:
         return f"{here} was the newest generation already: nothing is undone."
+    if done.kept:
+        again = ", ".join(map(str, done.kept))
+        return (
+            f"What does not stand on the rejected delta is published anew as {again} and judged like any delta. This "
+            f"server serves {here}, every other one follows; a trainer takes it in and publishes {following}."
+        )
     return (
         f"Every server of this repository serves {here} with its next look. A trainer goes back to the weights of "
         f"{here} with its next delta, skips the rows that are undone (or learns them again with --replay), and "

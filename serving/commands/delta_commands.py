@@ -183,7 +183,8 @@ def delta_reject(
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
 ) -> None:
-    """Undoes the deltas that are held: goes back to what is served, on every server of the repository."""
+    """Undoes the deltas that are held, on every server of the repository; publishes those anew that do not stand on the
+    first of them."""
     reached = _decide("reject", model, version, reason, admin, admin_token)
     print(f"{reached['model']} {reached['generation']}")
     print(reached["note"])

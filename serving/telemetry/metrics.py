@@ -366,6 +366,11 @@ def _guard_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
     taken_back = CounterMetricFamily(
         "freshet_deltas_taken_back", "How often what was served was rolled back by itself.", labels=("model", "kind")
     )
+    released = CounterMetricFamily(
+        "freshet_delta_holds_released",
+        "Holds that this server has lifted by itself: the newest generation was in line with what was served.",
+        labels=("model",),
+    )
     preview = HistogramMetricFamily(
         "freshet_delta_preview_duration_seconds",
         "Scoring rows that were asked for lately, before a delta is served.",
@@ -377,9 +382,10 @@ def _guard_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
             held.add_metric((name, kind), count)
         for kind, count in sorted(done.taken_back.items()):
             taken_back.add_metric((name, kind), count)
+        released.add_metric((name,), done.released)
         cumulated = buckets(done.preview_s.bounds, done.preview_s.counts)
         preview.add_metric((name,), cumulated, done.preview_s.total)
-    yield from (held, taken_back, preview)
+    yield from (held, taken_back, released, preview)
 
 
 def _request_families(counts: Counts) -> Iterator[Metric]:

@@ -449,9 +449,9 @@ class FleetReplicas:
                 return Previewed(rows, seconds, [Figure(*figure) for figure in figures])
         return None
 
-    def forget(self, frame: int) -> None:
+    def forget(self, frame: int, last: int | None = None) -> None:
         """See Replicas.forget."""
-        self._tell("forget", {"frame": frame})
+        self._tell("forget", {"frame": frame, "last": last})
 
     def close(self) -> None:
         """See Replicas.close."""

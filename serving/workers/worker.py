@@ -338,7 +338,7 @@ class Worker:
                     self._reply(message, preview=told)
                     return
                 elif op == "forget":
-                    self._receivers[key].replica.forget(message["frame"])
+                    self._receivers[key].replica.forget(message["frame"], message["last"])
                 else:
                     self._receivers.pop(key, None)
         except FreshetError as error:

@@ -20,8 +20,8 @@ from processor.features.limits import DEFAULTS, RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Input, Manifest, Output
 from processor.sessions.request import Done
-from processor.versions.model import RolledBack
 from processor.versions.probation import Vigilance
+from processor.versions.rejection import RolledBack
 from processor.versions.traffic import Traffic
 from processor.watching.aftermath import LabelSums
 from processor.watching.histogram import Histogram
@@ -173,7 +173,7 @@ class FakeProcessor:
 
     def reject_deltas(self, model: str, version: int | None = None, reason: str = "") -> RolledBack:
         self.calls.append(("reject", model, version, reason))
-        return RolledBack(Generation(3, 17), [Generation(3, 18)], 19, recorded=True)
+        return RolledBack(Generation(3, 20), [Generation(3, 18)], 21, recorded=True, kept=(Generation(3, 20),))
 
     def calibrated(self, model: str, generation: Generation, evidence: LabelSums) -> None:
         self.calls.append(("calibrated", model, generation, evidence))

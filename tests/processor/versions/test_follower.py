@@ -459,7 +459,7 @@ def test_what_a_server_has_served_before_its_record_was_damaged_is_undone_by_the
     model = open_model(root)
     for step in (1, 2, 3):
         record(root, step, [step])
-    looked(model)
+        looked(model)
     assert_serves(model, "1.3", {1: 1, 2: 2, 3: 3})
     (root / "small" / "1" / "chain" / "0000000002.json").write_bytes(b"{}")
     assert [line.split(":")[0] for line in looked(model)] == ["small DIVERGED"]

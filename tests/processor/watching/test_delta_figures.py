@@ -1,5 +1,7 @@
 """The figures of a delta: what it changes of rows, of weights and of scores."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from processor.package.delta import Delta, TableDelta
-from processor.watching.delta_figures import delta_figures, rank_correlation, score_figures
+from processor.watching.delta_figures import MANY_ROWS, delta_figures, rank_correlation, score_figures
 
 NONE = np.empty(0, np.int64)
 ROWS = 2000
@@ -25,11 +27,15 @@ def before(rows):
     return look_up
 
 
-def figures_of(keys, rows, old, removed=NONE, dense=None, weights=None):
+def figures_of(keys, rows, old, removed=NONE, dense=None, weights=None, random=0, there=ROWS, longest=0.0):
     tables = {"user": TableDelta(np.asarray(keys, np.int64), np.asarray(rows, np.float32), removed)}
     delta = Delta("m", 1, 1, 0, tables, dense or {})
-    found = delta_figures(delta, before(old), {"user": ROWS}, weights or {})
-    return {(f.kind, f.what): f.value for f in found}
+    # As it is told: with what the delta brings and takes.
+    there += int(np.sum(np.asarray(keys) >= ROWS)) - len(removed)
+    random = np.random.default_rng(random)
+    found = delta_figures(delta, before(old), {"user": there}, weights or {}, random, lambda table, known: longest)
+    assert {f.kind for f in found} >= {"new", "removed"}, "none of them is a figure too"
+    return {(f.kind, f.what): f.value for f in found if f.value or f.kind not in ("new", "removed")}
 
 
 def test_a_delta_that_changes_nothing_has_figures_of_nought():
@@ -38,8 +44,51 @@ def test_a_delta_that_changes_nothing_has_figures_of_nought():
     assert found == {("moved", "user"): 0.0, ("size", "user"): 0.0}
 
 
-def test_rows_that_are_new_are_nobodys_change():
-    assert figures_of(range(ROWS, ROWS + 100), stored()[:100], stored()) == {}
+def test_rows_that_are_new_have_not_moved_and_are_counted():
+    found = figures_of(range(ROWS, ROWS + 100), stored()[:100], stored())
+    assert found == {("new", "user"): pytest.approx(100 / MANY_ROWS)}
+
+
+def test_new_ids_are_counted_by_the_table_they_come_to():
+    old, count = stored(), 50_000
+    found = figures_of(range(ROWS, ROWS + count), np.zeros((count, 4)), old, there=20_000)
+    assert found["new", "user"] == pytest.approx(2.5)
+    half = figures_of(range(ROWS // 2, ROWS + ROWS // 2), np.zeros((ROWS, 4)), old)
+    assert half["new", "user"] == pytest.approx(ROWS / 2 / MANY_ROWS, rel=0.15)
+
+
+@given(st.integers(0, 999), st.integers(1, 3000))
+def test_one_long_row_is_seen_wherever_it_lies(seed, count):
+    rows = np.ones((count, 4), np.float32)
+    rows[seed % count] = 1e6
+    found = figures_of(range(count), rows, stored(), random=seed, longest=4.0)
+    assert found["longest", "user"] == pytest.approx(5e5, rel=1e-5)
+
+
+def test_many_long_rows_are_drawn_that_a_stride_would_miss():
+    """1,500 of 2,000 rows, but none that every fourth would show."""
+    old = stored()
+    new = old.copy()
+    new[np.arange(ROWS) % 4 != 0] *= 3
+    found = figures_of(range(ROWS), new, old)
+    assert found["moved", "user"] == pytest.approx(2 * 0.75**0.5, rel=0.1)
+
+
+@given(st.integers(0, 999))
+def test_the_order_of_a_deltas_rows_changes_its_figures_by_chance_alone(seed):
+    old = stored()
+    new = old * np.random.default_rng(1).choice([0.5, 1.5], (ROWS, 1)).astype(np.float32)
+    order = np.random.default_rng(seed).permutation(ROWS)
+    one, other = figures_of(range(ROWS), new, old), figures_of(order, new[order], old, random=seed)
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        assert other[key] == pytest.approx(value, abs=0.1)
+
+
+def test_which_rows_are_looked_at_follows_from_the_generator_alone():
+    old, new = stored(), stored(seed=1)
+    found = [figures_of(range(ROWS), new, old, random=seed)["moved", "user"] for seed in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
 
 
 def test_zeroed_rows_have_moved_by_their_own_length_and_have_none_left():
@@ -63,13 +112,27 @@ def test_of_a_large_delta_rows_all_over_it_are_looked_at():
     assert figures_of(range(ROWS), new, old)["moved", "user"] == pytest.approx(0.7, abs=0.1)
 
 
-def test_a_few_rows_say_nothing():
+def test_of_a_few_rows_only_the_longest_is_told():
+    found = figures_of(range(31), np.full((31, 4), 1e6), stored(), longest=4.0)
+    assert found == {("longest", "user"): pytest.approx(5e5)}
     assert figures_of(range(31), np.zeros((31, 4)), stored()) == {}
 
 
 def test_removed_rows_are_a_share_of_the_table():
     found = figures_of(NONE, np.empty((0, 4)), stored(), removed=np.arange(500))
     assert found == {("removed", "user"): 0.25}
+
+
+def test_a_few_removals_are_a_large_share_of_a_small_table():
+    found = figures_of(NONE, np.empty((0, 4)), stored(), removed=np.arange(31), there=40)
+    assert found == {("removed", "user"): 31 / 40}
+    tiny = figures_of(NONE, np.empty((0, 4)), stored(), removed=np.arange(2), there=3)
+    assert tiny["removed", "user"] < 0.1
+
+
+def test_of_rows_that_nobody_can_count_no_share_is_told():
+    found = figures_of(range(ROWS, ROWS + 50), np.ones((50, 4)), stored(), removed=np.arange(31), there=math.inf)
+    assert found == {}
 
 
 def test_dense_weights_move_by_their_length_together():
@@ -113,6 +176,25 @@ def test_scores_that_are_all_alike_have_no_order():
     old = np.full(64, 0.5, np.float32)
     found = {f.kind: f.value for f in score_figures({"s": old}, {"s": old + np.float32(0.05)})}
     assert found == {"nonfinite": 0.0, "bias": pytest.approx(0.1, rel=1e-3)}
+
+
+def test_four_rows_that_are_asked_all_the_time_tell_of_no_drift():
+    old = np.tile(np.array([0.1, 0.2, 0.3, 0.4], np.float32), 16)
+    found = {f.kind for f in score_figures({"s": old}, {"s": 2 * old})}
+    assert found == {"nonfinite", "bias", "spread", "disorder"}
+
+
+@given(arrays(np.float32, 40, elements=st.floats(-10, 10, width=32), unique=True), st.integers(0, 99), st.booleans())
+def test_a_step_back_is_as_long_as_the_step_there(old, seed, positive):
+    new = (old * np.random.default_rng(seed).uniform(-2, 2)).astype(np.float32)
+    if positive:
+        old, new = np.exp(old / 4), np.exp(new / 4)
+    there = {f.kind: f.value for f in score_figures({"s": old}, {"s": new})}
+    back = {f.kind: f.value for f in score_figures({"s": new}, {"s": old})}
+    if "shift" not in back:
+        return
+    assert there["shift"] == pytest.approx(-back["shift"], abs=1e-5)
+    assert abs(there["shift"]) <= abs(np.log(1e6)) + 1e-6
 
 
 @given(arrays(np.float64, 40, elements=st.floats(-1e3, 1e3), unique=True))

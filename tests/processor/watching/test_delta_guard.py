@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from processor.errors import BadInput
 from processor.watching.delta_figures import Figure
-from processor.watching.delta_guard import CEILINGS, HALF_LIFE, DeltaBounds, DeltaGuard, Usual, is_quiet
+from processor.watching.delta_guard import ALWAYS, CEILINGS, HALF_LIFE, LOUD, DeltaBounds, DeltaGuard, Usual, is_quiet
 
 BOUNDS = DeltaBounds()
 SCORES = ("bias", "spread", "disorder")
@@ -42,7 +42,23 @@ def test_a_figure_of_scores_beyond_its_floor_and_what_is_usual_is_held(kind):
 
 def test_the_reason_names_figure_bound_and_what_is_usual():
     verdict = guard().judge(BOUNDS, figures(0.01, bias=0.1))
-    assert verdict.reason == "the mean score of 'score' would move by 10.0%; at most 0.05 wanted, 0.0099 is usual"
+    assert verdict.reason == "the mean score of 'score' would move by 10%, limit 5% (0.993% is usual)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        ("bias", 1.09, "the mean score of 'x' would move by 109%, limit 100% (no delta may)"),
+        ("spread", 2.5, "scores of 'x' would lie 12.2 times wider or narrower, limit 9.97 times (no delta may)"),
+        ("disorder", 0.97, "the order of the scores of 'x' would be another one, by 0.97, limit 0.9 (no delta may)"),
+        ("size", 4.0, "rows of 'x' have become 54.6 times shorter, limit 9.97 times (no delta may)"),
+        ("longest", 1e6, "a row of 'x' is 1e+06 times as long as the longest before, limit 50 times (no delta may)"),
+        ("new", 30, "30 times the rows of 'x' would come for the first time, limit 10 times (no delta may)"),
+        ("removed", 0.97, "97% of the rows of 'x' would go, limit 95% (no delta may)"),
+    ],
+)
+def test_figure_and_limit_are_in_the_same_unit(kind, value, reason):
+    assert DeltaGuard().judge(BOUNDS, [Figure(kind, "x", value)]).reason == reason
 
 
 @pytest.mark.parametrize("kind", OTHERS)
@@ -53,7 +69,19 @@ def test_rows_and_weights_that_have_moved_are_held_where_nobody_can_tell_what_th
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_and_served_where_scores_are_as_before(kind):
-    assert guard().judge(BOUNDS, figures(0.01, **{kind: 5.0})) is None
+    assert guard().judge(BOUNDS, figures(0.01, **{kind: 0.99 * LOUD[kind]})) is None
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_but_not_beyond_what_no_quiet_delta_is_like(kind):
+    assert guard().judge(BOUNDS, figures(0.01, **{kind: 1.01 * LOUD[kind]})).kind == kind
+
+
+@pytest.mark.parametrize("kind", ALWAYS)
+def test_long_rows_and_floods_are_held_whatever_scores_do(kind):
+    seen = [*figures(0.01), Figure(kind, "user", 1.01 * CEILINGS[kind])]
+    assert guard().judge(BOUNDS, seen).kind == kind
+    assert DeltaGuard().judge(BOUNDS, seen).kind == kind
 
 
 @pytest.mark.parametrize("kind", OTHERS)
@@ -65,7 +93,7 @@ def test_and_held_where_scores_have_moved_beyond_a_floor(kind):
 
 def test_scores_that_are_no_numbers_are_held_from_the_first_delta_on():
     verdict = DeltaGuard().judge(BOUNDS, [Figure("nonfinite", "score", 0.01)])
-    assert verdict.reason == "1.0% of the scores of 'score' would be no numbers; none wanted"
+    assert verdict.reason == "1% of the scores of 'score' would be no numbers, limit 0% (no delta may)"
 
 
 @pytest.mark.parametrize("kind", [kind for kind, ceiling in CEILINGS.items() if ceiling < math.inf])
@@ -130,8 +158,58 @@ def worked(events, rows):
 def test_a_delta_of_many_events_may_move_things_as_many_times_as_far():
     usual = worked(1000, 500)
     assert usual.judge(BOUNDS, figures(0.01, bias=0.3), 1000, 500).kind == "bias"
-    assert usual.judge(BOUNDS, figures(0.01, bias=0.3), 10_000, 500) is None
-    assert usual.judge(BOUNDS, figures(0.01, bias=1.1), 100_000, 500).kind == "bias"
+    assert usual.judge(BOUNDS, figures(0.01, bias=0.3), 10_000, 5000) is None
+    assert usual.judge(BOUNDS, figures(0.01, bias=1.1), 100_000, 50_000).kind == "bias"
+
+
+def test_events_that_its_rows_do_not_bear_out_are_no_excuse():
+    """What A5 found: 10^12 of them let a permuted table pass."""
+    usual = worked(1000, 500)
+    for rows in (500, 5000):
+        assert usual.judge(BOUNDS, figures(0.01, disorder=0.45), 10**12, rows).kind == "disorder"
+    assert usual.judge(BOUNDS, figures(0.01, bias=0.2), 10**12, 500).kind == "bias"
+
+
+@given(st.integers(0, 10**15), st.integers(0, 10**9), st.floats(0, 10))
+def test_what_a_delta_says_of_itself_widens_a_bound_ten_times_at_most(events, rows, value):
+    usual = worked(1000, 500)
+    held = usual.judge(BOUNDS, [Figure("bias", "score", value)], events, rows) is not None
+    # 3 x 1.4 x what is usual, ten times.
+    assert held or value <= 0.42
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=300), st.sampled_from(sorted(CEILINGS)))
+def test_nothing_that_is_learned_lifts_a_bound_above_its_ceiling(values, kind):
+    """What A5 found: usual was learned from deltas that crept up."""
+    if CEILINGS[kind] == math.inf:
+        return
+    stream = DeltaGuard()
+    for value in values:
+        if stream.judge(BOUNDS, [Figure(kind, "score", value)], 10**9, 10**9) is None:
+            assert value <= CEILINGS[kind]
+            stream.learn([Figure(kind, "score", value)], 1, 1)
+    released = DeltaGuard()
+    for value in values:
+        released.learn([Figure(kind, "score", value)])
+    assert released.judge(BOUNDS, [Figure(kind, "score", 1.01 * CEILINGS[kind])]) is not None
+
+
+@given(st.lists(st.floats(0, 1), min_size=20, max_size=20), st.floats(0, 2), st.floats(1, 3), st.sampled_from(SCORES))
+def test_what_moves_further_is_held_if_what_moves_less_is(learned, value, times, kind):
+    stream = DeltaGuard()
+    for one in learned:
+        stream.learn(figures(one))
+    if stream.judge(BOUNDS, figures(0.0, **{kind: value})) is not None:
+        assert stream.judge(BOUNDS, figures(0.0, **{kind: value * times})) is not None
+
+
+def test_with_caution_the_floors_are_the_bounds_of_what_is_not_known():
+    fresh = DeltaGuard()
+    assert fresh.judge(BOUNDS, figures(0.01, bias=0.5)) is None
+    assert fresh.judge(BOUNDS, figures(0.01, bias=0.5), caution=True).kind == "bias"
+    assert fresh.judge(BOUNDS, figures(0.04), caution=True) is None
+    assert not fresh.knows(BOUNDS)
+    assert guard().knows(BOUNDS)
 
 
 def test_rows_are_no_excuse_where_events_are_told():

@@ -159,7 +159,9 @@ def test_what_is_held_is_released_or_rejected_and_labels_are_told():
     released = client("POST", "/admin/models/ctr/release", json={"reason": "seen"})
     assert released.json() == {"model": "ctr", "generation": "3.18"}
     rejected = client("POST", "/admin/models/ctr/reject", json={"version": 3}).json()
-    assert (rejected["generation"], rejected["undone"], rejected["next"]) == ("3.17", ["3.18"], "3.19")
+    assert (rejected["generation"], rejected["undone"], rejected["next"]) == ("3.20", ["3.18"], "3.21")
+    assert rejected["kept"] == ["3.20"]
+    assert "published anew as 3.20" in rejected["note"]
     sums = {"generation": "3.17", "scores": 12.5, "labels": 10.0, "rows": 100}
     assert client("POST", "/admin/models/ctr/calibration", json=sums).status_code == 200
     assert client.processor.calls == [

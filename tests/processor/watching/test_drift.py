@@ -1,0 +1,126 @@
+"""Small steps that add up, and those that do not."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.watching.delta_figures import Figure
+from processor.watching.drift import DAY_S, GENERATIONS, HOUR_S, SLOT_S, Drift
+
+TEN_S = 10.0
+
+
+class Served:
+    """A stream that is judged and served; drift() moves on by the logarithm of so many times."""
+
+    def __init__(self, kind="shift"):
+        self.drift, self.now_s, self.at, self.kind, self.served = Drift(), 0.0, 0.0, kind, 0
+        self.digest = "0"
+
+    def step(self, log, seconds=TEN_S, hour=2.0, day=4.0):
+        """Whether it was served."""
+        self.now_s += seconds
+        figures = [Figure(self.kind, "score", log), Figure("bias", "score", abs(log))]
+        if self.drift.judge(figures, self.digest, self.now_s, hour, day) is not None:
+            return False
+        self.served += 1
+        self.drift.serve(figures, self.digest, str(self.served), self.now_s, False)
+        self.digest, self.at = str(self.served), self.at + log
+        return True
+
+
+def test_fifty_deltas_of_five_percent_are_held_at_twice_the_mean():
+    """What A5 found: the mean score ten times as high, and none held."""
+    stream = Served()
+    served = [stream.step(math.log(1.049)) for _ in range(50)]
+    assert served.index(False) == 14
+    assert stream.at <= math.log(2)
+
+
+def test_steps_that_are_hours_apart_are_held_at_four_times_the_mean_of_a_day():
+    stream = Served()
+    served = [stream.step(math.log(1.049), seconds=1500) for _ in range(57)]
+    assert False in served
+    assert math.log(3.5) < stream.at <= math.log(4)
+
+
+@pytest.mark.parametrize("times", [1.5, 2.0])
+def test_a_tide_of_a_day_is_never_held(times):
+    stream, deltas = Served(), int(DAY_S / 60)
+    level = [math.log(times) / 2 * math.sin(2 * math.pi * n / deltas) for n in range(3 * deltas)]
+    assert all(stream.step(b - a, seconds=60) for a, b in zip(level, level[1:]))
+
+
+@given(
+    st.lists(st.tuples(st.floats(-0.8, 0.8), st.floats(0, 3000)), max_size=120), st.sampled_from(("shift", "stretch"))
+)
+def test_no_steps_that_are_served_go_beyond_the_bound_of_a_day(steps, kind):
+    stream = Served(kind)
+    places = [(0.0, 0.0)]
+    for log, seconds in steps:
+        if stream.step(log, seconds):
+            # What was served until now has a place now.
+            places += [(stream.now_s, places[-1][1]), (stream.now_s, stream.at)]
+    for at_s, there in places:
+        for other_s, place in places:
+            if abs(at_s - other_s) <= DAY_S:
+                assert abs(there - place) <= math.log(4.0 if kind == "shift" else 10.0) + 1e-9
+            if kind == "shift" and abs(at_s - other_s) <= HOUR_S:
+                assert abs(there - place) <= math.log(2.0) + 1e-9
+
+
+def test_after_an_hour_there_is_room_again():
+    stream = Served()
+    while stream.step(0.1):
+        pass
+    assert not stream.step(0.1)
+    assert stream.step(0.1, seconds=HOUR_S + 2 * SLOT_S)
+
+
+def test_a_step_back_is_served_at_the_bound():
+    stream = Served()
+    while stream.step(0.1):
+        pass
+    assert stream.step(-0.05)
+
+
+def test_after_a_rollback_the_steps_that_were_undone_do_not_count():
+    stream = Served()
+    for _ in range(6):
+        assert stream.step(0.1)
+    # Back, and up again from there: no further than before.
+    stream.digest = "1"
+    assert all(stream.step(0.1) for _ in range(5))
+
+
+def test_what_was_released_beyond_the_bound_begins_the_record_anew():
+    stream = Served()
+    assert stream.step(0.1)
+    far = [Figure("shift", "score", 2.0)]
+    stream.drift.serve(far, stream.digest, "far", stream.now_s, True)
+    stream.digest = "far"
+    assert stream.step(0.3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "log", "reason"),
+    [
+        ("shift", 0.9, "the mean score of 'score' would be 2.46 times what it was within the last hour, limit 2 times"),
+        ("shift", -0.9, "the mean score of 'score' would be 0.407 times what it was within the last hour, limit 0.5"),
+        ("stretch", 3.0, "the width of the scores of 'score' would be 20.1 times what it was within the last day, lim"),
+    ],
+)
+def test_the_reason_says_how_far_and_what_the_limit_is(kind, log, reason):
+    verdict = Drift().judge([Figure(kind, "score", log)], "", 0.0, 2.0, 4.0)
+    assert verdict.kind == "drift"
+    assert verdict.reason.startswith(reason)
+
+
+def test_what_it_keeps_is_bounded():
+    stream = Served()
+    for _ in range(2 * GENERATIONS):
+        stream.step(0.0, seconds=SLOT_S)
+    assert len(stream.drift._places) == GENERATIONS
+    assert len(stream.drift._slots["shift", "score"]) <= DAY_S / SLOT_S + 2
