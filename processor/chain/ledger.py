@@ -383,8 +383,10 @@ class Ledger:
                 self._unwritten.append(data)
                 self.history.take(record, sha256(data))
                 return
-            self._written = record.number
+            # Until it is taken in, nobody is to remove what it names: there may be no memory to take it in with.
+            self._doubtful = record.number
             self.history.take(record, sha256(data))
+            self._written = record.number
             self._patrol.add(path, identity_of(path), sha256(data))
             with contextlib.suppress(NotReady):
                 # It stands, whatever became of this: the next look asks again.

@@ -63,6 +63,7 @@ class FakeProcessor:
     generation: Generation = GENERATION
     ready: bool = True
     stale: str = ""
+    stuck: bool = False
     reachable: bool = True
     hold: bool = False
     refuse: Exception | None = None
@@ -221,7 +222,7 @@ class FakeProcessor:
         model = SimpleNamespace(
             ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, staleness_s=lambda number: 1.5,
             status=lambda: states,
-            damaged={"tables/user.safetensors": 1}, vigilance=vigilance,
+            damaged={"tables/user.safetensors": 1}, lock_watch=SimpleNamespace(held_s=0.0), vigilance=vigilance,
         )  # fmt: skip
         return dict.fromkeys(self.manifests, model)
 
