@@ -25,7 +25,7 @@ RELEASE_ARGS ?=
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers bench-objects canary corpus-compare fuzz faults siege endings outage mutants stock-clients soak loadtest conformance console-axe console-shots deploy-schemas kills release gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers bench-objects canary corpus-compare fuzz faults siege endings outage shortage mutants stock-clients soak loadtest conformance console-axe console-shots deploy-schemas kills release gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -151,6 +151,9 @@ endings: .venv/.dev .venv/.kernels ## SIGTERM under load, again and again: nobod
 
 outage: .venv/.dev .venv/.kernels ## the object store gone for a minute under load; OUTAGE_ARGS="--seconds 10"; loadtest/results/outage.md
 	$(BIN)/python -m tests.outage $(OUTAGE_ARGS)
+
+shortage: .venv/.dev .venv/.kernels ## a server short of memory again and again, ten minutes a layout; SHORTAGE_ARGS="--minutes 2"; loadtest/results/shortage.md
+	$(BIN)/python -m tests.short_of_memory $(SHORTAGE_ARGS)
 
 mutants: .venv/.dev .venv/.kernels ## small changes of the code: does a test notice? MUTANTS_ARGS="--only chain --mutants 12"
 	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)

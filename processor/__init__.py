@@ -20,6 +20,7 @@ columns     the shapes in which feature values travel
 errors      every error a caller can meet, and which pass by themselves
 extras      libraries that may be missing, and what brings them
 memory      memory that other processes can map
+standing_thread  threads made at the start, for where memory is short there are no more
 allowance   how many cores and how much memory this process may take
 cores       cpusets and memory nodes
 machine     what this machine's processor can do
@@ -49,6 +50,7 @@ __all__ = [
     "overview",
     "package",
     "sessions",
+    "standing_thread",
     "tables",
     "versions",
     "watching",

@@ -37,8 +37,8 @@ from processor.sessions.session_options import GroupConfig, SessionConfig
 from processor.tables.budgets import Budgets
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.tables.remote.settings import RemoteConfig
+from processor.versions.change_results import Applied
 from processor.versions.host import ModelHost
-from processor.versions.model import Applied
 from processor.versions.policy import ModelPolicy
 from processor.versions.replica import Replica
 from processor.versions.routes import VersionStatus

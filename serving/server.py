@@ -13,6 +13,9 @@ Order at the end: unready; drain_s of service, in which connections are told to 
 connections, and what was sent on those that are there is answered within shutdown_timeout_s (serving.http.farewell);
 watcher, an import at work, admin port, processor. A second signal skips what is left of the waiting.
 
+Nothing that hangs keeps the process from its end: what the server waits for has a bound, nothing is waited for that is
+known to be stuck (a change that has held its lock for a minute), and what is left after that serving.last_resort ends.
+
 SIGTERM, SIGINT and SIGHUP mean the same: a repository that is watched has nothing to reload, so a SIGHUP says that the
 terminal has gone, and ends the server as a closed terminal ends any program. Where whoever started the server has it
 ignored (nohup), it stays ignored.
@@ -36,6 +39,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from processor.errors import BadInput, FreshetError
 from processor.features.limits import RequestLimits
 from processor.overview import model_stats
+from processor.standing_thread import standing_pool
 from serving.admin.api import MAX_DELTA_NBYTES, create_admin
 from serving.admin.explain_route import ExplainSettings
 from serving.data_ports import DataPorts
@@ -43,6 +47,7 @@ from serving.front.holdings import BodyMemory, Connections
 from serving.front.model_control import ModelControl
 from serving.http.connection import HttpConnection
 from serving.http.port import BACKLOG, SWITCH_INTERVAL_S, HttpPort, new_loop, raise_descriptor_limit, reserve
+from serving.last_resort import LastResort
 from serving.lifecycle import Lifecycle
 from serving.loading.auto_import import AutoImporter
 from serving.loading.priority import bulk_threads, give_way
@@ -64,6 +69,9 @@ log = logging.getLogger("freshet.server")
 ADMIN_STOP_S = 5.0
 PATIENCE_S = 0.05
 """How long the deltas of other models wait for one that loads a version, once."""
+
+HELPERS = 6
+"""Threads of each event loop for what takes a while; made at the start, for where memory is short there are no more."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Of drain_s: in how many parts connections are told to leave.
@@ -126,13 +134,15 @@ class Server:
         nursery: Nursery | None = None,
         open_processor: Callable[[ServeConfig, Layout], Processor] = open_processor,
         out: TextIO | None = None,
+        last_resort: LastResort | None = None,
     ) -> None:
         """layout, nursery: as they were found, and started, before this module was imported. open_processor: what one
-        process serves with."""
+        process serves with. last_resort: armed
+        when the server is told to end."""
         self._config = config
         self._layout = layout or Layout.here(config)
         self._bulk = bulk_threads() if self._layout.workers > 1 else None
-        self._out = out or sys.stdout
+        self._out, self._last_resort = out or sys.stdout, last_resort
         self._start_s = time.monotonic()
         self._lifecycle: Lifecycle[Processor] | Lifecycle[FleetHost]
         self._watcher: Watcher | None = None
@@ -241,8 +251,11 @@ class Server:
         """Serves until stopped; returns the process's exit code: 0, or 1 when the processor could not be
         opened."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        if self._last_resort is not None:
+            self._last_resort.start()
         raise_descriptor_limit()
         with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.get_loop().set_default_executor(standing_pool(HELPERS, "freshet-helper"))
             runner.run(self._main())
         self._finish()
         return int(self._failed)
@@ -256,6 +269,9 @@ class Server:
                 loop.call_soon_threadsafe(self._on_stop)
 
     def _on_stop(self, number: signal.Signals | None = None) -> None:
+        # First: all that follows may lack memory.
+        if self._last_resort is not None:
+            self._last_resort.arm()
         if number is not None:
             meaning = "cutting the end short" if self._stopping.is_set() else "draining"
             log.info("%s: %s", number.name, meaning)
@@ -351,11 +367,13 @@ class Server:
     def _run_admin(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.get_loop().set_default_executor(standing_pool(HELPERS, "freshet-admin-helper"))
             runner.run(self._admin_port.listen())
 
     def _finish(self) -> None:
         """Ends every thread that run() began, each within its own bound."""
-        timeout_s = 0.0 if self._hurried.is_set() else self._config.shutdown_timeout_s
+        stuck = self._lifecycle.opened and self._lifecycle.processor().stuck
+        timeout_s = 0.0 if self._hurried.is_set() or stuck else self._config.shutdown_timeout_s
         self._loader.join(timeout_s)
         if self._watcher is not None:
             self._watcher.stop(timeout_s)

@@ -62,6 +62,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/tables/remote/remote_table.py": ("tests/processor/tables/remote/test_reader.py",),
     "processor/tables/remote/store.py": ("tests/processor/tables/remote/test_reader.py",),
     "processor/tables/row_log.py": ("tests/processor/tables/test_tier.py",),
+    "processor/versions/change_results.py": ("tests/processor/versions/test_model_deltas.py",),
     "processor/watching/histogram.py": ("tests/serving/telemetry/test_metrics.py",),
     "processor/watching/stats.py": ("tests/processor/sessions/test_session.py", "tests/processor/test_overview.py"),
     "compiler/backends/onnxruntime.py": (

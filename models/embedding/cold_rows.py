@@ -131,7 +131,7 @@ class ColdRows:
         """Gives up records that nothing holds any more."""
         self._lives[records] = self.marks[records] = False
         self._rows -= len(records)
-        self._log.bury(records)
+        self._log.bury(self._log.count(records))
 
     def present(self) -> Int64s:
         """All records, in the order of the log."""

@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput
+from processor.errors import BadInput, Corrupt, FreshetError, NotReady
 from processor.extras import how_to_install
 from processor.package.tensors import array_crc32
 
@@ -27,6 +27,10 @@ Matrix = NDArray[np.float32]
 Weights = Mapping[str, Matrix]
 ALIGNMENT = 64
 """Bytes. Buffers that start at a multiple of it are read in place by every backend; others are copied by some."""
+
+
+WITHOUT_MEMORY = ("bad_alloc", "bad allocation", "could not allocate", "out of memory", "resource_exhausted")
+"""How libraries say that they lack memory, where it is no MemoryError."""
 
 
 class Executable(Protocol):
@@ -98,6 +102,17 @@ class Backend(Protocol):
 def missing(backend: str, library: str, extra: str) -> BadInput:
     """The error of a backend whose library is not installed; one line that says what to install."""
     return BadInput(f"backend {backend}: the library {library} is not installed: {how_to_install(extra)}")
+
+
+def refused(bucket: int, library: str, error: BaseException | None = None) -> FreshetError:
+    """Why a library takes no executable: Corrupt, or NotReady where `error` says that it lacks memory, which passes."""
+    said, short = error, False
+    while said is not None and not short:
+        short = isinstance(said, MemoryError) or any(word in str(said).lower() for word in WITHOUT_MEMORY)
+        said = said.__cause__ or said.__context__
+    if short:
+        return NotReady(f"executable b{bucket}: there is not enough memory for {library}")
+    return Corrupt(f"executable b{bucket}: refused by {library}")
 
 
 def aligned(shape: tuple[int, ...]) -> Matrix:

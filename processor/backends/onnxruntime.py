@@ -37,9 +37,10 @@ from processor.backends.base import (
     check_buffers,
     check_weights,
     missing,
+    refused,
 )
 from processor.backends.onnxfile import external_weights
-from processor.errors import BadInput, Corrupt, FreshetError
+from processor.errors import BadInput, FreshetError
 from processor.extras import how_to_install
 
 INPUT = "x"
@@ -147,7 +148,7 @@ class _Program:
         try:
             session = library.InferenceSession(artefact.data, options, providers=[(provider, more)])
         except Exception as error:
-            raise Corrupt(f"executable b{artefact.bucket}: refused by {self._backend.library}") from error
+            raise refused(artefact.bucket, self._backend.library, error) from error
         if session.get_providers()[0] != provider:
             raise BadInput(f"backend onnxruntime: no device for {artefact.target} is to be had on this machine")
         return session

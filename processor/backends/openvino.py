@@ -35,6 +35,7 @@ from processor.backends.base import (
     aligned,
     check_buffers,
     missing,
+    refused,
     weights_hash,
 )
 from processor.errors import BadInput, Corrupt, FreshetError
@@ -100,7 +101,7 @@ class OpenVinoProgram(Program):
             try:
                 model = self._core.import_model(artefact.data, DEVICE, self._options(artefact))
             except Exception as error:
-                raise self._refused(artefact) from error
+                raise refused(artefact.bucket, self._backend.library, error) from error
             self._check_signature(model, artefact.bucket)
             self._imported[artefact.bucket] = model
         elif not artefact.origin:
@@ -144,7 +145,7 @@ class OpenVinoProgram(Program):
         except FreshetError:
             raise
         except Exception as error:
-            raise self._refused(artefact) from error
+            raise refused(artefact.bucket, self._backend.library, error) from error
         self._check_signature(compiled, artefact.bucket)
         return compiled
 
@@ -157,9 +158,6 @@ class OpenVinoProgram(Program):
             # Its compiler of small kernels crashes on graphs whose biases are zeros (2026.4), and gains nothing here.
             "SNIPPETS_MODE": "DISABLE",
         }
-
-    def _refused(self, artefact: Artefact) -> Corrupt:
-        return Corrupt(f"executable b{artefact.bucket}: refused by {self._backend.library}")
 
     def _check_signature(self, model: Any, bucket: int) -> None:
         """Raises BadInput unless the model maps x [bucket, width] to the outputs [bucket, columns]."""

@@ -38,6 +38,7 @@ from processor.backends.base import (
     aligned,
     check_buffers,
     missing,
+    refused,
 )
 from processor.errors import BadInput, Corrupt, FreshetError
 
@@ -90,7 +91,7 @@ class XlaProgram(Program):
         except FreshetError:
             raise
         except Exception as error:
-            raise Corrupt(f"executable b{artefact.bucket}: refused by {self._backend.library}") from error
+            raise refused(artefact.bucket, self._backend.library, error) from error
         self._loaded[artefact.bucket] = artefact, on, executable
 
     def serialize(self, bucket: int) -> bytes:

@@ -42,7 +42,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from processor.chain.bare_delta import bare_deltas
 from processor.chain.chain_record import (
@@ -61,13 +60,12 @@ from processor.chain.chain_record import (
     sha256,
 )
 from processor.chain.history import MAX_STEP_AHEAD, History, Link
-from processor.chain.patrol import Identity, Patrol, identity_of
+from processor.chain.patrol import Identity, Patrol, identity_of, recorded_file
 from processor.chain.pruning import missing
 from processor.chain.repair import Abandoned, NewRepairs, find_repair, newest_repair, record_bytes
 from processor.chain.trusted_records import TrustedRecords
 from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from processor.package.delta import (
-    MAX_DELTA_NBYTES,
     SUFFIX,
     Delta,
     DeltaBytes,
@@ -183,9 +181,9 @@ class Ledger:
         one, or gone."""
         record, path = link.record, self.path_of(link)
         assert record is not None, "path_of() has seen to it"
-        before, data = self._read_file(record, path)
+        before, data = recorded_file(self.place, record)
         if data is None and before is not None and self.place.again(record.file):
-            before, data = self._read_file(record, path)
+            before, data = recorded_file(self.place, record)
         if before is None:
             raise Diverged(f"delta {link.step}: the file that record {record.number} names is not there", path)
         if data is None:
@@ -447,8 +445,10 @@ class Ledger:
             self._unwritten.append(data)
             self.history.take(record, sha256(data))
             return True
-        self._written = record.number
+        # Until it is taken in, nobody is to remove what it names: there may be no memory to take it in with.
+        self._doubtful = record.number
         self.history.take(record, sha256(data))
+        self._written = record.number
         self._patrol.add(path, identity_of(path), sha256(data))
         with contextlib.suppress(NotReady):
             # It stands, whatever became of this: the next look asks again.
@@ -597,14 +597,3 @@ class Ledger:
         self.history = History.since(reached[0], sha256(reached[1]), snapshot[0])
         self._written = reached[0].number
         self._patrol.add(reached[2], reached[3], sha256(reached[1]))
-
-    def _read_file(self, record: ChainRecord, path: Path) -> tuple[Identity | None, NDArray[np.uint8] | None]:
-        """What a delta's file is, None where there is none, and its bytes, None where they are not those recorded."""
-        try:
-            self.place.bring(record.file, record.nbytes)
-            before = identity_of(path)
-            data = read_delta_file(path, min(record.nbytes, MAX_DELTA_NBYTES)) if before is not None else None
-        except Corrupt:
-            return identity_of(path) or (0, 0, 0), None
-        good = data is not None and data.nbytes == record.nbytes and sha256(data) == record.sha256
-        return before, data if good else None

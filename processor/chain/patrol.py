@@ -12,9 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from processor.chain.chain_record import root_hash
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.chain.chain_record import ChainRecord, root_hash, sha256
 from processor.chain.history import History
-from processor.errors import BadInput, Diverged
+from processor.errors import BadInput, Corrupt, Diverged
+from processor.package.delta import MAX_DELTA_NBYTES, read_delta_file
 from processor.package.manifest import MAX_MANIFEST_NBYTES, Manifest
 from processor.package.place import VersionPlace
 from processor.package.regular_file import file_sha256, read_file
@@ -111,3 +115,16 @@ def _called(one: WatchedFile, history: History) -> str:
     if one.step >= 0:
         return f"delta {history.version}.{one.step}"
     return "manifest" if one.path.name == MANIFEST else f"record {int(one.path.stem)}"
+
+
+def recorded_file(place: VersionPlace, record: ChainRecord) -> tuple[Identity | None, NDArray[np.uint8] | None]:
+    """What a delta's file is, None where there is none, and its bytes, None where they are not those recorded."""
+    path = place.folder / record.file
+    try:
+        place.bring(record.file, record.nbytes)
+        before = identity_of(path)
+        data = read_delta_file(path, min(record.nbytes, MAX_DELTA_NBYTES)) if before is not None else None
+    except Corrupt:
+        return identity_of(path) or (0, 0, 0), None
+    good = data is not None and data.nbytes == record.nbytes and sha256(data) == record.sha256
+    return before, data if good else None

@@ -108,9 +108,10 @@ def promote(table, keys, counts, slots, slot_keys, settled, hits):
     return used
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64), cache=True, nogil=True)
-def record(table, keys, refs, number):
-    """Writes the rows at `refs` as records number, number + 1, ... of the log, where no ref points yet."""
+@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[::1]), cache=True, nogil=True)
+def record(table, keys, refs, number, written):
+    """Writes the rows at `refs` as records number, number + 1, ... of the log, where no ref points yet; written: their
+    refs there."""
     at = np.int64(table.ctypes.data)
     nbytes, scaled = table[ROW_NBYTES // 8], table[DTYPE // 8] % TIERED >= SCALED
     to = table[LOG // 8] + number * table[RECORD_NBYTES // 8]
@@ -120,6 +121,7 @@ def record(table, keys, refs, number):
             store_f32(to + LOG_SCALE, load_f32(scale_at(at, refs[i])))
         copy_bytes(to + LOG_ROW, row_at(at, refs[i]), nbytes)
         to += table[RECORD_NBYTES // 8]
+        written[i] = LOGGED + number + i
 
 
 @nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)

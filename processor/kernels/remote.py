@@ -37,20 +37,26 @@ def local(ref, meta, epoch):
     return ELSEWHERE
 
 
-@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
-def settle(table, keys, slots, replaced):
-    """kernels.rows.settle for a remote table: tombstones are settled as rows are, where they are.
+@nb.njit(nb.void(nb.int64[::1], nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True)
+def claim(table, keys, tally):
+    """Gives unknown keys an entry whose ref is ABSENT; tally[0] goes up by how many there were."""
+    index, capacity = table[INDEX // 8], table[CAPACITY // 8]
+    for i in range(len(keys)):
+        e = probe(index, capacity, keys[i])
+        if e < 0:
+            store_i64(index + 16 * (-1 - e), keys[i])
+            store_release(index + 16 * (-1 - e) + 8, ABSENT)
+            tally[0] += 1
 
-    replaced[i]: the settled slot that version i had replaced, or -1: nobody can want it any more.
-    """
+
+@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+def settle(table, keys, slots):
+    """kernels.rows.settle for a remote table: tombstones are settled as rows are, where they are."""
     at = np.int64(table.ctypes.data)
     meta = table[META // 8]
     for i in range(len(keys)):
-        own = meta + 16 * slots[i]
-        before = load_i64(own + 8)
-        replaced[i] = before - SETTLED if before >= SETTLED else -1
         held = holder(at, keys[i], slots[i])
-        store_i64(own + 8, ABSENT)
+        store_i64(meta + 16 * slots[i] + 8, ABSENT)
         store_release(held, SETTLED + slots[i])
 
 

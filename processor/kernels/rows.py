@@ -116,13 +116,13 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
 
     rows: address of float32 [m, dim]; they are stored as the table's type. One call a table and not one a step: every
     call gives up the GIL and has to win it back from busy sessions.
-    tally int64 [2]: entries claimed for new ids, and keys that had a row already.
+    tally int64 [2]: goes up by the entries claimed for new ids, and by the keys that had no row. The table's own: a
+    writer that fails after this call has nothing left to count.
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
     dtype = table[DTYPE // 8] % TIERED
     starts, before = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    tally[:] = 0
     for first in range(0, len(keys), BLOCK):
         count = min(BLOCK, len(keys) - first)
         for j in range(count):
@@ -146,7 +146,7 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
             starts[j] = e
         for j in range(count):
             version = before[j] >= base_rows and before[j] < SETTLED
-            if before[j] >= 0 and not (version and load_i64(meta + 16 * (before[j] - base_rows)) & 1):
+            if before[j] < 0 or (version and load_i64(meta + 16 * (before[j] - base_rows)) & 1):
                 tally[1] += 1
             slot = slots[first + j]
             ref = base_rows + slot
@@ -157,24 +157,37 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
 
 
 @nb.njit(
-    nb.void(nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[:, ::1], nb.int64, nb.int64),
+    nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[::1]),
     cache=True,
     nogil=True,
 )
-def bury(index, capacity, keys, slots, meta, base_rows, epoch):
-    """Makes slots[i] a tombstone, the newest version of keys[i], which has a row."""
+def bury(table, keys, slots, epoch, tally):
+    """Makes slots[i] a tombstone, the newest version of keys[i], which has a row. tally: as upsert's."""
+    index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
     for i in range(len(keys)):
         e = probe(index, capacity, keys[i])
-        meta[slots[i], 0] = epoch * 2 + 1
-        meta[slots[i], 1] = load_i64(index + 16 * e + 8)
+        store_i64(meta + 16 * slots[i], epoch * 2 + 1)
+        store_i64(meta + 16 * slots[i] + 8, load_i64(index + 16 * e + 8))
         store_release(index + 16 * e + 8, base_rows + slots[i])
+        tally[1] -= 1
 
 
-@nb.njit(nb.void(nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[:, ::1]), cache=True, nogil=True)
-def unpublish(index, entries, slots, meta):
-    """Points each head back at what its newest version replaced."""
-    for i in range(len(entries)):
-        store_release(index + 16 * entries[i] + 8, meta[slots[i], 1])
+@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+def unpublish(table, keys, slots):
+    """Points the head of each key back at what slots[i] replaced, where slots[i] is its newest version.
+
+    Where it is not, it was never published: what was staged in part is taken back as well. Needs no memory.
+    """
+    index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
+    for first in range(0, len(keys), BLOCK):
+        last = min(first + BLOCK, len(keys))
+        for i in range(first, last):
+            prefetch(index + 16 * home(keys[i], capacity))
+            prefetch(meta + 16 * slots[i])
+        for i in range(first, last):
+            e = probe(index, capacity, keys[i])
+            if e >= 0 and load_i64(index + 16 * e + 8) == base_rows + slots[i]:
+                store_release(index + 16 * e + 8, load_i64(meta + 16 * slots[i] + 8))
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
@@ -199,16 +212,41 @@ def holder(table, key, ref):
 
 
 @nb.njit(
-    nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.int64[::1], nb.int64[::1]),
+    nb.void(nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.int64[::1], nb.int64[::1]),
     cache=True,
     nogil=True,
 )
-def settle(table, keys, slots, rows, replaced, dead):
+def foresee(table, slots, rows, replaced, dead):
+    """What settle() of these versions will leave behind; changes nothing, so that room for it can be made first.
+
+    rows[i]: whether version i is a row. replaced[i]: the settled slot that it has replaced, dead[i]: the record of the
+    log, each -1 where there is none: nobody can want them any more once it is settled.
+    """
+    meta = table[META // 8]
+    for first in range(0, len(slots), BLOCK):
+        last = min(first + BLOCK, len(slots))
+        for i in range(first, last):
+            prefetch(meta + 16 * slots[i])
+        for i in range(first, last):
+            before = load_i64(meta + 16 * slots[i] + 8)
+            if before >= SETTLED and before < LOGGED:
+                prefetch(meta + 16 * (before - SETTLED))
+        for i in range(first, last):
+            before = load_i64(meta + 16 * slots[i] + 8)
+            replaced[i] = dead[i] = -1
+            if before >= SETTLED and before < LOGGED:
+                replaced[i] = before - SETTLED
+                before = load_i64(meta + 16 * replaced[i] + 8)
+            if before >= LOGGED:
+                dead[i] = before - LOGGED
+            rows[i] = load_i64(meta + 16 * slots[i]) & 1 == 0
+
+
+@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+def settle(table, keys, slots):
     """Makes versions that every reader sees and nobody can undo the only ones of their keys; oldest deltas first.
 
     A row's slot becomes settled where it is. A tombstone's key becomes ABSENT; its slot may still be looked at.
-    rows[i]: whether version i is a row. replaced[i]: the settled slot that it had replaced, dead[i]: the record of the
-    log, each -1 where there is none: nobody can want them any more.
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
@@ -218,22 +256,11 @@ def settle(table, keys, slots, rows, replaced, dead):
             prefetch(index + 16 * home(keys[i], capacity))
             prefetch(meta + 16 * slots[i])
         for i in range(first, last):
-            before = load_i64(meta + 16 * slots[i] + 8)
-            if before >= SETTLED and before < LOGGED:
-                prefetch(meta + 16 * (before - SETTLED))
-        for i in range(first, last):
             own = meta + 16 * slots[i]
-            before = load_i64(own + 8)
-            replaced[i] = dead[i] = -1
-            if before >= SETTLED and before < LOGGED:
-                replaced[i] = before - SETTLED
-                before = load_i64(meta + 16 * replaced[i] + 8)
-            if before >= LOGGED:
-                dead[i] = before - LOGGED
             held = holder(at, keys[i], base_rows + slots[i])
-            rows[i] = load_i64(own) & 1 == 0
+            row = load_i64(own) & 1 == 0
             store_i64(own + 8, ABSENT)
-            store_release(held, SETTLED + slots[i] if rows[i] else ABSENT)
+            store_release(held, SETTLED + slots[i] if row else ABSENT)
 
 
 @nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)

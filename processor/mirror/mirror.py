@@ -48,6 +48,7 @@ from processor.package.keyring import NO_KEYS
 from processor.package.manifest import NAME
 from processor.package.repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC, VERSION
 from processor.package.version import DELTAS, MANIFEST
+from processor.standing_thread import COME_S, spawn
 
 if TYPE_CHECKING:
     from processor.mirror.object_store import Found, ObjectStore
@@ -161,7 +162,7 @@ class Mirror:
             if running is None or (running.done and self._now_s() - running.asked_s > FOLLOWED_S):
                 running = self._preparing[key] = Preparation(lambda: self.prepare(model, number))
             running.asked_s = self._now_s()
-            if not running.done:
+            if not running.done and not running.lost:
                 return False
             del self._preparing[key]
         running.check()
@@ -403,9 +404,12 @@ class Preparation:
     def __init__(self, act: Callable[[], None]) -> None:
         self._error: BaseException | None = None
         self._act, self.done, self.asked_s = act, False, 0.0
-        threading.Thread(target=self._run, name="freshet-bring", daemon=True).start()
+        # A thread is not waited for: where memory is short it may die before it has begun.
+        self._made_s, self._begun = time.monotonic(), False
+        spawn(self._run)
 
     def _run(self) -> None:
+        self._begun = True
         try:
             with PREPARING:
                 self._act()
@@ -413,8 +417,15 @@ class Preparation:
             self._error = error
         self.done = True
 
+    @property
+    def lost(self) -> bool:
+        """Whether its thread has never come."""
+        return not self._begun and time.monotonic() - self._made_s > COME_S
+
     def check(self) -> None:
         """Raises why it could not be brought."""
+        if self.lost:
+            raise NotReady("there are not enough threads for it")
         if self._error is not None:
             raise self._error
 

@@ -1,6 +1,8 @@
 """Slots of an arena: given out, and given back once every reader that could have met them has gone.
 
 Belongs to the table's writer. A slot that is given back waits in limbo for a flip that all readers must have reached.
+
+Invariant: a call that raises has changed nothing. What it needs is made first; then come assignments alone.
 """
 
 from __future__ import annotations
@@ -48,33 +50,46 @@ class Slots:
         if count > self.room:
             raise TooLarge(f"{self._what}: the arena of {self.capacity} rows is full; publish a new version")
         fresh = max(0, count - self._freed)
-        parts = [np.arange(self.bump, self.bump + fresh)]
-        self.bump += fresh
-        wanted = count - fresh
-        self._freed -= wanted
-        while wanted:
-            part = self._free.popleft()
-            if len(part) > wanted:
-                self._free.appendleft(part[wanted:])
-            parts.append(part[:wanted])
-            wanted -= len(parts[-1])
-        return np.concatenate(parts)
+        bump, freed = self.bump + fresh, self._freed - (count - fresh)
+        given = np.empty(count, np.int64)
+        given[:fresh] = np.arange(self.bump, bump)
+        at, whole, rest = fresh, list[Int64s](), None
+        for part in self._free:
+            if at == count:
+                break
+            if len(part) > count - at:
+                rest, part = part[count - at :], part[: count - at]
+            else:
+                whole.append(part)
+            given[at : at + len(part)] = part
+            at += len(part)
+        while whole:
+            whole.pop()
+            self._free.popleft()
+        if rest is not None:
+            self._free[0] = rest
+        self.bump, self._freed = bump, freed
+        return given
 
     def give_back(self, slots: Int64s, safe_flip: int) -> None:
         """Takes slots back that may be used again once every reader has reached `safe_flip`."""
         if len(slots):
+            waiting = self._waiting + len(slots)
             self._limbo.append((safe_flip, slots))
-            self._waiting += len(slots)
+            self._waiting = waiting
 
     def free(self, slots: Int64s) -> None:
         """Takes slots back that no reader can have met, or can meet any more."""
         if len(slots):
+            freed = self._freed + len(slots)
             self._free.append(slots)
-            self._freed += len(slots)
+            self._freed = freed
 
     def reclaim(self, oldest_flip: int) -> None:
         """Every reader has reached `oldest_flip`."""
         while self._limbo and self._limbo[0][0] <= oldest_flip:
-            slots = self._limbo.popleft()[1]
-            self._waiting -= len(slots)
+            slots = self._limbo[0][1]
+            waiting = self._waiting - len(slots)
             self.free(slots)
+            self._limbo.popleft()
+            self._waiting = waiting

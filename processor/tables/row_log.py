@@ -66,10 +66,20 @@ class Log:
         self._fill += count
         self._live[self._tail] += count
 
-    def bury(self, records: Int64s) -> None:
-        """Gives up records that nothing holds any more."""
-        if len(records):
-            self._live -= np.bincount(records // SEGMENT_RECORDS, minlength=len(self._live))
+    def count(self, records: Int64s) -> Int64s:
+        """Records by segment, for bury(): int64 [segments], or [0] of none."""
+        if not len(records):
+            return np.empty(0, np.int64)
+        return np.bincount(records // SEGMENT_RECORDS, minlength=len(self._live))
+
+    def bury(self, counted: Int64s) -> None:
+        """Gives up records that nothing holds any more, as count() has counted them."""
+        if len(counted):
+            self._live -= counted
+
+    def leave(self, segment: int, records: int) -> None:
+        """Gives up so many records of one segment."""
+        self._live[segment] -= records
 
     def emptiest(self) -> int:
         """The closed segment with the fewest live records, when they are half of it or fewer; -1: none."""
@@ -94,9 +104,10 @@ class Log:
 
     def reclaim(self, oldest_flip: int) -> None:
         while self._limbo and self._limbo[0][0] <= oldest_flip:
-            segment = self._limbo.popleft()[1]
+            segment = self._limbo[0][1]
             self.file.give_back(segment * self._segment_nbytes, self._segment_nbytes)
             self._free.append(segment)
+            self._limbo.popleft()
 
     def _open(self) -> None:
         fresh = not self._free

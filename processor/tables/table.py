@@ -12,6 +12,11 @@ Invariants
   their rows are the only ones of their keys, reached without a look at a version's stamp. So a chain holds versions of
   deltas that are not settled, newest first, and ends in one settled row or none.
 - Only the writer follows a chain beyond the version that it wants, and nothing in it has been given up.
+- A call that raises has changed nothing that matters: what it needs (slots, copies, the index's next size) is made
+  first, and the caller holds all that undo() takes before the first head moves. Undoing asks for no array, and may be
+  asked for what was staged in part or not at all. Counts are kept by the kernel that changes what they count.
+- `torn` is set before the first change that has to be finished, and cleared when it is: a call that raises in between
+  leaves it set, without asking for memory. A table that is torn is right for its readers, and changed no more.
 
 Costs: a delta of m rows costs m probes and m rows of memory, settling it m probes more; a superseded row is reclaimed
 once the delta that replaced it is settled. Growing the index costs O(keys), amortised, in the writer, outside the GIL.
@@ -26,7 +31,7 @@ import mmap
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -155,12 +160,18 @@ def _index(spec: TableEntry, index: Int64s) -> Int64s:
     return copy
 
 
+NONE: Int64s = np.empty(0, np.int64)
+USED, ROWS = 0, 1
+
+
 @dataclass(slots=True)
 class RowVersions:
-    """Row versions that one delta made in one table: int64 [m] keys, and the slots that hold versions or tombstones."""
+    """Row versions that one delta made in one table: int64 [m] keys, and the slots that hold versions or tombstones;
+    rows: how many rows the table had before. Without slots nothing was staged."""
 
-    keys: Int64s
-    slots: Int64s
+    keys: Int64s = field(default_factory=lambda: NONE)
+    slots: Int64s = field(default_factory=lambda: NONE)
+    rows: int = 0
 
 
 class ServedTable:
@@ -179,8 +190,9 @@ class ServedTable:
         self._row_nbytes = spec.dim * self._type.dtype.itemsize
         self._base, self._scales = _checked(spec, arrays)
         self._index = _index(spec, arrays["index"])
-        self._described: Int64s | None = None
-        self._used = self._rows = spec.rows
+        # Entries of the index that are used, and rows in the newest epoch: kernels count them.
+        self._counts = np.array([spec.rows, spec.rows])
+        self._torn = False
         slots = min(max(MIN_ARENA_SLOTS, 4 * spec.rows), MAX_REFS - spec.rows)
         arena = reserve(slots * self._row_nbytes, f"arena-{spec.name}")[: slots * self._row_nbytes]
         self._arena = arena.view(self._type.dtype).reshape(slots, spec.dim)
@@ -197,8 +209,11 @@ class ServedTable:
                 raise BadInput(f"table {spec.name!r}: a folder for scratch wanted beside a memory budget")
             self._tier = Tier(spec, self._slots, self._meta, budget_nbytes, scratch)
             advise(self._base, mmap.MADV_RANDOM)
-            if "frequencies" in arrays:
-                self._tier.fill(self._row(), arrays["keys"], arrays["frequencies"])
+        # The descriptor for the writer's own kernels: of a small delta, making it for each step of each table was a
+        # fifth, and undoing is to need no memory.
+        self._row = np.array(self.descriptor())
+        if self._tier and "frequencies" in arrays:
+            self._tier.fill(self._row, arrays["keys"], arrays["frequencies"])
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -226,7 +241,12 @@ class ServedTable:
     @property
     def rows(self) -> int:
         """Rows in the newest epoch."""
-        return self._rows
+        return int(self._counts[ROWS])
+
+    @property
+    def torn(self) -> bool:
+        """Whether a change was left half done: no other may follow."""
+        return self._torn or (self._tier is not None and self._tier.torn)
 
     def some_keys(self, most: int, where: float = 0.0) -> Int64s:
         """A few ids that have or had a row, whichever lie next in the index. where: from which part of it on."""
@@ -253,30 +273,37 @@ class ServedTable:
         """The tally of the tiers, what they hold and have done; None without a memory budget."""
         return self._tier.tally() if self._tier else None
 
-    def apply(self, delta: TableDelta, epoch: int) -> RowVersions:
-        """Stages and publishes the delta's rows; readers of epochs before `epoch` see no change."""
+    def apply(self, delta: TableDelta, epoch: int, versions: RowVersions | None = None) -> RowVersions:
+        """Stages and publishes the delta's rows; readers of epochs before `epoch` see no change.
+
+        Args:
+            delta: the table's part of it.
+            epoch: one that no row carries yet.
+            versions: filled before the first row is published, and returned; undo() takes it also when this raises.
+        """
+        versions = versions or RowVersions()
         removed = self._present(delta.removed) if len(delta.removed) else delta.removed
         self._make_room(delta.keys)
-        slots = self._slots.allocate(len(delta.keys) + len(removed))
-        upserts, tombstones = slots[: len(delta.keys)], slots[len(delta.keys) :]
-        address, capacity, base_rows = self._index.ctypes.data, len(self._index), self.spec.rows
-        tally = np.empty(2, np.int64)
         rows = np.ascontiguousarray(delta.rows)
-        row_kernels.upsert(self._row(), delta.keys, rows.ctypes.data, self.spec.dim, upserts, epoch, tally)
+        count = len(delta.keys)
+        versions.keys = np.concatenate([delta.keys, removed])
+        versions.rows = self.rows
+        versions.slots = self._slots.allocate(len(versions.keys))
+        upserts, tombstones = versions.slots[:count], versions.slots[count:]
+        row_kernels.upsert(self._row, delta.keys, rows.ctypes.data, self.spec.dim, upserts, epoch, self._counts)
         if len(removed):
-            row_kernels.bury(address, capacity, removed, tombstones, self._meta, base_rows, epoch)
-        claimed, known = tally.tolist()
-        self._used += claimed
-        self._rows += len(delta.keys) - known - len(removed)
-        return RowVersions(np.concatenate([delta.keys, removed]), slots)
+            row_kernels.bury(self._row, versions.keys[count:], tombstones, epoch, self._counts)
+        return versions
 
     def undo(self, versions: RowVersions, safe_flip: int) -> None:
-        """Takes the newest delta's versions back. No reader may be pinned to an epoch that sees them."""
-        entries = self._entries(versions.keys)
-        before = self._count_rows(versions.keys)
-        row_kernels.unpublish(self._index.ctypes.data, entries, versions.slots, self._meta)
-        self._rows += self._count_rows(versions.keys) - before
+        """Takes the newest delta's versions back, once. No reader may be pinned to an epoch that sees them."""
+        if not len(versions.slots):
+            return
+        self._torn = True
+        row_kernels.unpublish(self._row, versions.keys, versions.slots)
+        self._counts[ROWS] = versions.rows
         self._slots.give_back(versions.slots, safe_flip)
+        self._torn = False
 
     def retire(self, versions: RowVersions, flip: int) -> None:
         """The delta can no longer be undone, nor any before it; `flip` is one at which readers see it."""
@@ -291,12 +318,17 @@ class ServedTable:
         """
         most = max(SETTLE_ROWS, 2 * coming) if coming <= self._slots.room else sys.maxsize
         while most > 0 and self._retired and self._retired[0][0] <= oldest_flip:
-            flip, versions = self._retired.popleft()
+            flip, versions = self._retired[0]
+            rest = None
             if len(versions.keys) > most:
-                self._retired.appendleft((flip, RowVersions(versions.keys[most:], versions.slots[most:])))
+                rest = flip, RowVersions(versions.keys[most:], versions.slots[most:])
                 versions = RowVersions(versions.keys[:most], versions.slots[:most])
             most -= len(versions.keys)
             self._settle(versions, safe_flip)
+            if rest is None:
+                self._retired.popleft()
+            else:
+                self._retired[0] = rest
         self._slots.reclaim(oldest_flip)
         if self._tier:
             self._tier.reclaim(oldest_flip)
@@ -308,28 +340,26 @@ class ServedTable:
         that a flip, even to the same content, lets it be used again.
         """
         self.reclaim(oldest_flip, safe_flip)
-        return self._tier.tend(self._row(), safe_flip, now_s, self._base) if self._tier else False
+        return self._tier.tend(self._row, safe_flip, now_s, self._base) if self._tier else False
 
     def _settle(self, versions: RowVersions, safe_flip: int) -> None:
         count = len(versions.keys)
         rows, replaced, dead = np.empty(count, np.bool_), np.empty(count, np.int64), np.empty(count, np.int64)
-        row_kernels.settle(self._row(), versions.keys, versions.slots, rows, replaced, dead)
-        if self._tier:
-            self._tier.settled(versions.keys[rows], versions.slots[rows], replaced, rows, dead)
+        row_kernels.foresee(self._row, versions.slots, rows, replaced, dead)
         # Every reader sees the delta: none walks on to what it replaced. A tombstone itself may be looked at still.
-        self._slots.free(replaced[replaced >= 0])
-        self._slots.give_back(versions.slots[~rows], safe_flip)
-
-    def _row(self) -> Int64s:
-        """descriptor() for the writer's own kernels. Kept until the index grows: of a small delta, making it for each
-        step of each table was a fifth."""
-        if self._described is None:
-            self._described = np.array(self.descriptor())
-        return self._described
+        freed, buried = replaced[replaced >= 0], versions.slots[~rows]
+        books = self._tier.foresee(versions.keys, versions.slots, replaced, rows, dead) if self._tier else None
+        self._torn = True
+        row_kernels.settle(self._row, versions.keys, versions.slots)
+        if self._tier and books:
+            self._tier.settle(books)
+        self._slots.free(freed)
+        self._slots.give_back(buried, safe_flip)
+        self._torn = False
 
     def export(self, epoch: int) -> tuple[Int64s, NDArray[np.float32]]:
         """Every key, ascending, with its row as of an epoch: int64 [n], float32 [n, dim] (copies)."""
-        table, capacity = self._row(), len(self._index)
+        table, capacity = self._row, len(self._index)
         keys, refs = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
         count = row_kernels.live(table, epoch, keys, refs)
         order = np.argsort(keys[:count])
@@ -340,31 +370,20 @@ class ServedTable:
     def look_up(self, keys: Int64s, epoch: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Which of `keys` have a row in memory as of an epoch, bool [n]; the rows of those m, float32 [m, dim]."""
         refs = np.empty(len(keys), np.int64)
-        row_kernels.look_up(self._row(), epoch, keys, refs)
+        row_kernels.look_up(self._row, epoch, keys, refs)
         known = refs >= 0
         rows = np.empty((int(np.count_nonzero(known)), self.spec.dim), np.float32)
-        row_kernels.gather(self._row(), refs[known], rows)
+        row_kernels.gather(self._row, refs[known], rows)
         return known, rows
 
     def _present(self, keys: Int64s) -> Int64s:
         """Those of `keys` that have a row in the newest epoch."""
-        return keys[self._has_row(keys)]
-
-    def _has_row(self, keys: Int64s) -> NDArray[np.bool_]:
         refs = np.empty(len(keys), np.int64)
         hash_index.find(self._index.ctypes.data, len(self._index), keys, refs)
         present = refs >= 0
         newer = (refs >= self.spec.rows) & (refs < row_kernels.SETTLED)
         present[newer] = self._meta[refs[newer] - self.spec.rows, 0] & 1 == 0
-        return present
-
-    def _count_rows(self, keys: Int64s) -> int:
-        return int(np.count_nonzero(self._has_row(keys)))
-
-    def _entries(self, keys: Int64s) -> Int64s:
-        entries = np.empty(len(keys), np.int64)
-        hash_index.claim(self._index.ctypes.data, len(self._index), keys, entries)
-        return entries
+        return keys[present]
 
     def _make_room(self, keys: Int64s) -> None:
         """Grows the index when the unknown ones of `keys` could fill it beyond 7/8; readers keep the one they have."""
@@ -382,9 +401,11 @@ class ServedTable:
             raise TooLarge(f"table {self.spec.name!r}: more ids than an index can hold; publish a new version")
         grown = reserve(capacity * 16, f"index-{self.spec.name}").view(np.int64)[: capacity * 2].reshape(capacity, 2)
         grown[:, 1] = hash_index.EMPTY
-        self._used = hash_index.rehash(self._index.ctypes.data, len(self._index), grown.ctypes.data, capacity)
-        self._index, self._described = grown, None
+        row = np.array(descriptor(self.spec, {**self.arrays, "index": grown}))
+        used = hash_index.rehash(self._index.ctypes.data, len(self._index), grown.ctypes.data, capacity)
+        self._index, self._row = grown, row
+        self._counts[USED] = used
 
     def _fits(self, keys: int) -> bool:
         times, parts = GROW_AT
-        return (self._used + keys) * parts <= len(self._index) * times
+        return (int(self._counts[USED]) + keys) * parts <= len(self._index) * times

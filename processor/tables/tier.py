@@ -16,7 +16,8 @@ Invariants
   segment to the tail, slice by slice, and then gives the segment up.
 - Crash-safe because nothing here has to survive: the log is a file without a name. What is served after a crash is
   built from the version and its deltas, as ever.
-- A full disk moves nothing: rows stay in memory, beyond the budget, until there is room again.
+- A full disk moves nothing: rows stay in memory, beyond the budget, until there is room again. Nor does a shortage of
+  memory: arrays are made before the first ref moves. What is half done all the same says so (torn).
 
 Which rows are hot: LFU. Training's frequencies choose the first (table file); then one lookup in SAMPLE is counted, of
 hot rows in a byte a slot, of cold rows through a ring that the keeper drains into a count-min sketch. A cold row takes
@@ -78,6 +79,19 @@ class Tally:
     compactions: int
 
 
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """The books of versions that are about to be settled. keys, slots, counts: of rows, and how hot they are. gone:
+    slots that are settled no more. dead: records that nothing will hold, by segment. hot: settled rows, then."""
+
+    keys: Int64s
+    slots: Int64s
+    counts: NDArray[np.uint8]
+    gone: Int64s
+    dead: Int64s
+    hot: int
+
+
 def tier_fields(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
     """The last fields of a table's descriptor: log, record_nbytes, hits, ring; zeros without a budget."""
     if "ring" not in arrays:
@@ -116,6 +130,8 @@ class Tier:
         self._wanted = _NOBODY
         self._compactions = 0
         self._dropped_s = -np.inf
+        self.torn = False
+        """Whether a change of the books was left half done; see ServedTable.torn."""
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -144,21 +160,33 @@ class Tier:
             counts = np.minimum(frequencies[most], tiers.MOST_HITS).astype(np.uint8)
             self.promote(table, keys[most], counts)
 
-    def settled(self, keys: Int64s, slots: Int64s, replaced: Int64s, rows: NDArray[np.bool_], dead: Int64s) -> None:
-        """Versions have become the only ones of their keys (kernels.rows.settle).
+    def foresee(self, keys: Int64s, slots: Int64s, replaced: Int64s, rows: NDArray[np.bool_], dead: Int64s) -> Settling:
+        """What the books will say once these versions have become the only ones of their keys; changes nothing.
 
-        keys, slots: of those that are rows. replaced, dead: of all of them, where `rows` says which are rows.
+        Args:
+            keys: int64 [m].
+            slots: int64 [m], that hold the versions.
+            replaced, rows, dead: [m], see kernels.rows.foresee.
         """
-        counts = np.zeros(len(keys), np.uint8)
-        tiers.estimate(self._sketch, keys, counts)
-        before = replaced[rows]
+        stay, before = keys[rows], replaced[rows]
+        counts = np.zeros(len(stay), np.uint8)
+        tiers.estimate(self._sketch, stay, counts)
         known = before >= 0
         counts[known] = np.maximum(counts[known], self._hits[before[known]])
         gone = replaced[replaced >= 0]
-        self._settled[gone] = False
-        self._keys[slots], self._hits[slots], self._settled[slots] = keys, counts, True
-        self._hot += len(slots) - len(gone)
-        self._log.bury(dead[dead >= 0])
+        hot = self._hot + len(stay) - len(gone)
+        return Settling(stay, slots[rows], counts, gone, self._log.count(dead[dead >= 0]), hot)
+
+    def settle(self, coming: Settling) -> None:
+        """Makes the books say so: what foresee() returned, settled."""
+        self.torn = True
+        self._settled[coming.gone] = False
+        self._keys[coming.slots] = coming.keys
+        self._hits[coming.slots] = coming.counts
+        self._settled[coming.slots] = True
+        self._log.bury(coming.dead)
+        self._hot = coming.hot
+        self.torn = False
 
     def reclaim(self, oldest_flip: int) -> None:
         self._log.reclaim(oldest_flip)
@@ -184,9 +212,11 @@ class Tier:
     def promote(self, table: Int64s, keys: Int64s, counts: NDArray[np.uint8]) -> int:
         """Copies cold rows among `keys` into memory; counts: how often they were read. Returns how many there were."""
         slots = self._slots.allocate(len(keys))
+        self.torn = True
         used: int = tiers.promote(table, keys, counts, slots, self._keys, self._settled, self._hits)
         self._slots.free(slots[used:])
         self._hot += used
+        self.torn = False
         return used
 
     def demote(self, table: Int64s, slots: Int64s, safe_flip: int) -> int:
@@ -194,14 +224,19 @@ class Tier:
         origins = self._meta[slots, 1]
         clean = origins >= 0
         own = slots[~clean]
-        written = self._write(table, self._keys[own], own + row_kernels.SETTLED)
-        done = np.concatenate([slots[clean], own[: len(written)]])
-        targets = np.concatenate([origins[clean], written])
-        tiers.swing(table, self._keys[done], done + row_kernels.SETTLED, targets)
+        # Those that need no record come first: on a full disk they can go all the same.
+        done = np.concatenate([slots[clean], own])
+        keys, refs, copied = self._keys[done], done + row_kernels.SETTLED, len(done) - len(own)
+        targets = np.concatenate([origins[clean], own])
+        self.torn = True
+        count = copied + self._write(table, keys[copied:], refs[copied:], targets[copied:])
+        done = done[:count]
+        tiers.swing(table, keys[:count], refs[:count], targets[:count])
         self._settled[done] = False
         self._slots.give_back(done, safe_flip)
-        self._hot -= len(done)
-        return len(done)
+        self._hot -= count
+        self.torn = False
+        return count
 
     def _exchange(self, table: Int64s, read: Read, safe_flip: int) -> None:
         """Promotes into what room there is; for the rest, hotter than the coldest rows, makes room at the next flip."""
@@ -226,12 +261,13 @@ class Tier:
         if self._log.live_in(self._segment):
             first = self._segment * SEGMENT_RECORDS
             stop = min(self._compacting + COMPACT_RECORDS, SEGMENT_RECORDS)
-            keys, refs = np.empty(COMPACT_RECORDS, np.int64), np.empty(COMPACT_RECORDS, np.int64)
+            keys, refs, written = (np.empty(COMPACT_RECORDS, np.int64) for _ in range(3))
             count = tiers.survivors(table, first + self._compacting, first + stop, keys, refs)
-            written = self._write(table, keys[:count], refs[:count])
-            moved = len(written)
-            tiers.swing(table, keys[:moved], refs[:moved], written)
-            self._log.bury(refs[:moved] - row_kernels.LOGGED)
+            self.torn = True
+            moved = self._write(table, keys[:count], refs[:count], written[:count])
+            tiers.swing(table, keys[:moved], refs[:moved], written[:moved])
+            self._log.leave(self._segment, moved)
+            self.torn = False
             if moved < count:
                 return
             self._compacting = stop
@@ -240,20 +276,18 @@ class Tier:
             self._compactions += 1
             self._segment = -1
 
-    def _write(self, table: Int64s, keys: Int64s, refs: Int64s) -> Int64s:
-        """Appends rows to the log; their new refs, fewer than asked for when the disk is full."""
-        written: list[Int64s] = [np.empty(0, np.int64)]
+    def _write(self, table: Int64s, keys: Int64s, refs: Int64s, written: Int64s) -> int:
+        """Appends rows to the log; written: their new refs. Returns how many: fewer when the disk is full."""
         at = 0
         while at < len(keys):
             try:
                 first, count = self._log.place(len(keys) - at)
             except OSError:
                 break
-            tiers.record(table, keys[at : at + count], refs[at : at + count], first)
+            tiers.record(table, keys[at : at + count], refs[at : at + count], first, written[at : at + count])
             self._log.commit(count)
-            written.append(np.arange(first, first + count) + row_kernels.LOGGED)
             at += count
-        return np.concatenate(written)
+        return at
 
     def _coldest(self, count: int) -> tuple[Int64s, NDArray[np.uint8]]:
         """Slots of the least read among the next few settled rows, and how often each was read, ascending."""

@@ -12,6 +12,9 @@ preview         rows asked for lately, scored under a state that nobody is serve
 served_version  a loaded version, the writer's side: stage, flip, reclaim, undo
 replica         a loaded version, the reader's side: what sessions pin and run
 control         the words that a flip changes, shared by all processes
+change_results  what a change of a model answers
+doubts          versions whose log is to be read again, because a change of them has failed
+lock_watch      how long one change has held up all others
 rounds          one look at each model, in which nobody waits for the slow
 rehearsal       warm-up: recorded requests through every bucket before a version is offered
 once            the user's part of a dense graph, run once a request
@@ -23,6 +26,7 @@ policy          what an operator wants of a model
 """
 
 __all__ = [
+    "change_results",
     "control",
     "host",
     "model",

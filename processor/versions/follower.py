@@ -120,6 +120,15 @@ class Follower:
         self._counted: tuple[tuple[str, int], int] = (("", -1), 0)
         self.status = ChainStatus(CURRENT, "", ledger.history.head.digest, 0, 1, 0)
 
+    def renewed(self, ledger: Ledger) -> Follower:
+        """A follower that knows of the records what it reads now, and of the rest what this one knew."""
+        other = Follower(self._model, ledger, self._clock, self.probation, self._seen_s)
+        other.open()
+        other.stay(self._here, self._held_here)
+        other.current_at_s, other._vouched_here, other.status = self.current_at_s, self._vouched_here, self.status
+        other._by_person, other._noted, other._looks = self._by_person, self._noted, self._looks
+        return other
+
     @property
     def target(self) -> Link:
         """The generation that is to be served."""

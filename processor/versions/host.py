@@ -5,6 +5,11 @@ nobody but itself waiting (processor.versions.rounds). Once a second, and more o
 looks at what has been counted, over all processes that answer, takes out canaries that are bad and has deltas taken
 back that are (look()); another looks at the files that are served from where they lie, and ends versions whose files
 are damaged (examine()).
+
+All threads that changes need stand by from the start (processor.standing_thread): where memory is short none could be
+had. A change that has held its model's lock for a minute is a line in the log and a metric, and the host is not ready
+until it has ended: what is served is right, but nothing new can come. Nothing here waits for it: not readiness, not
+metrics, not close().
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,12 +31,14 @@ from processor.generation import Generation
 from processor.package.mapped_file import CHANGES, SIZES
 from processor.package.repository import FolderWatch, Repository, listed
 from processor.package.version import VersionReader
+from processor.standing_thread import StandingThread
 from processor.tables.budgets import Budgets
 from processor.tables.remote.reader import RemoteStats, RemoteTables
-from processor.versions.model import Applied, ServedModel
+from processor.versions.change_results import Applied, RolledBack
+from processor.versions.lock_watch import LONG_S
+from processor.versions.model import ServedModel
 from processor.versions.policy import ModelPolicy
 from processor.versions.refusals import Refusal, report
-from processor.versions.rejection import RolledBack
 from processor.versions.replica import Replicas
 from processor.versions.rounds import Rounds
 from processor.versions.routes import VersionStatus, find
@@ -49,6 +57,8 @@ log = logging.getLogger("freshet.host")
 LOOK_INTERVAL_S = 1.0
 BEATS = 4
 REST_S = 5.0
+HELD_UP = f"a change has held up all others for more than {LONG_S:g} s"
+CLOSE_S = 5.0
 REACHED_WITHIN_S = 5.0
 """A repository that could not be asked for longer is out of reach."""
 
@@ -80,7 +90,10 @@ class ModelHost(ABC):
         # Folders without a version yet: the first one to come changes such a folder, not the root.
         self._empty: dict[str, FolderWatch] = {}
         self._changing = threading.Lock()
-        self._taking_back = threading.Lock()
+        # Makes a delta's file durable while its rows are staged; takes back deltas that turn out to be bad.
+        self._beside, self._undoing = StandingThread("freshet-keep"), StandingThread("freshet-undo")
+        for thread in (self._beside, self._undoing):
+            thread.start()
         self._closed = False
         self._remote = remote
         self._budgets = budgets if budgets and budgets.nbytes else None
@@ -95,8 +108,9 @@ class ModelHost(ABC):
         self._keepers: list[Keeper] = []
         self._beats = 0
         self._rounds = Rounds(self._poll_model)
-        self._max_staleness_s, self._told_stale = max_staleness_s, ""
+        self._max_staleness_s, self._told_unready = max_staleness_s, ""
         self._told_concerns: tuple[str, ...] = ()
+        self._stuck = ""
         self._reached = False
         # Whether the first look at an object store has yet to come through.
         self._unseen = False
@@ -142,12 +156,15 @@ class ModelHost(ABC):
         """Everything a person would ask, JSON-able: versions, labels, generation, freshness, sessions, memory."""
 
     def close(self) -> None:
-        """Later calls raise NotReady."""
+        """Later calls raise NotReady. A slice of work that is being done is waited for, but not for long: it may itself
+        wait for a lock that nobody will let go."""
         self._closed = True
         self.repository.close()
         self._rounds.close()
+        for thread in (self._beside, self._undoing):
+            thread.close()
         for keeper in self._keepers:
-            keeper.close()
+            keeper.close(0.0 if self._stuck else CLOSE_S)
 
     def refresh(self) -> None:  # noqa: B027
         """Has whoever answers requests report anew, before what they have counted is looked at."""
@@ -156,7 +173,7 @@ class ModelHost(ABC):
         """Called when what answers a model's requests has changed, and in whose words."""
 
     def aged(self, stale: str) -> None:  # noqa: B027
-        """Called when the line of `stale` has changed, or `concerns`."""
+        """Called when the line of `stale` has changed, or that of `stuck`, or `concerns`."""
 
     def models(self) -> list[str]:
         return sorted(self._models)
@@ -172,7 +189,7 @@ class ModelHost(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether every model that is expected answers, by what is not too old."""
+        """Whether every model that is expected answers, by what is not too old and can be changed."""
         return self.answering and not self.stale
 
     @property
@@ -186,7 +203,9 @@ class ModelHost(ABC):
 
     @property
     def stale(self) -> str:
-        """Why what is served is too old, in one line; "" where it is not, or where no bound is set."""
+        """Why what is served is too old, or is about to be because a change hangs, in one line; "" where it is not."""
+        if self._stuck:
+            return self._stuck
         found = find_stale(self._stalenesses(), self._max_staleness_s) if self._max_staleness_s else None
         return found.line(self._max_staleness_s) if found else ""
 
@@ -201,6 +220,11 @@ class ModelHost(ABC):
             for number in sorted(model.served)
             if (status := model.chain(number)) is not None and status.state in (WAITING, DIVERGED)
         )
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a change of a model has held its lock for too long, as of the last look."""
+        return bool(self._stuck)
 
     @property
     def reachable(self) -> bool:
@@ -430,21 +454,18 @@ class ModelHost(ABC):
         """Watches what the newest deltas of the model's versions have come to."""
         for number, version in model.routes.served.items():
             verdict = model.watch(now_s, number, self.sketch(version))
-            if verdict is not None and not self._taking_back.locked():
+            if verdict is not None:
                 # A change of the model may be under way, and take its time: canaries do not wait for it.
-                threading.Thread(
-                    target=self._take_back, args=(model, verdict), name="freshet-undo", daemon=True
-                ).start()
+                self._undoing.leave(partial(self._take_back, model, verdict))
 
     def _take_back(self, model: ServedModel, verdict: TakeBack) -> None:
-        with self._taking_back:
-            try:
-                for line in model.take_back(verdict):
-                    log.error("%s", line)
-            except FreshetError as error:
-                log.error("%s %s could not be taken back: %s", model.name, verdict.bad, error)
-                # It is asked for again all the time.
-                time.sleep(REST_S)
+        try:
+            for line in model.take_back(verdict):
+                log.error("%s", line)
+        except Exception as error:
+            log.error("%s %s could not be taken back: %s", model.name, verdict.bad, error)
+            # It is asked for again all the time.
+            time.sleep(REST_S)
 
     def trend(self, model: str, version: int) -> Trend:
         """The trend of a version's scores, how they have moved, as of the last look()."""
@@ -480,7 +501,7 @@ class ModelHost(ABC):
     def _load_version(self, files: VersionReader) -> ServedVersion:
         # Asked before the version's files are: a store that is not ready costs no verification.
         remote = [t.table for t in self._remote.stored(files.manifest)] if self._remote else []
-        return ServedVersion(files, self._undo_depth, self._clock, self._processes, remote, self._budgets)
+        return ServedVersion(files, self._undo_depth, self._clock, self._processes, remote, self._budgets, self._beside)
 
     def _start_keepers(self) -> None:
         self._keepers = [
@@ -499,6 +520,7 @@ class ModelHost(ABC):
     def _look(self) -> bool:
         """Looks once a second, and at once where something is served that is not known to be good."""
         self._beats += 1
+        self._find_stuck()
         self._tell_stale()
         doubtful = any(model.doubtful for model in self._models.values())
         if doubtful:
@@ -507,17 +529,26 @@ class ModelHost(ABC):
             self.look()
         return False
 
+    def _find_stuck(self) -> None:
+        """Looks whether a change of a model has held its lock for too long."""
+        now_s = self._clock.now_s()
+        held = {name: model.lock_watch.look(now_s) for name, model in self._models.items()}
+        stuck = next((name for name, held_s in held.items() if held_s >= LONG_S), None)
+        # The same words as long as it lasts: each change of them is a line in the log.
+        self._stuck = f"model {stuck!r}: {HELD_UP}" if stuck else ""
+
     def _tell_stale(self) -> None:
-        """Says once that what is served has become too old, and that it is not any more; and how old, whoever asks; and
-        what concerns there are."""
-        line, told, concerns = self.stale, self._told_stale, self.concerns
+        """Says once that what is served has become too old, or cannot be changed, and that it is not so any more; and
+        how old, whoever asks; and what concerns there are."""
+        line, told, concerns = self.stale, self._told_unready, self.concerns
         if line == told and concerns == self._told_concerns:
             return
-        self._told_stale, self._told_concerns = line, concerns
+        self._told_unready, self._told_concerns = line, concerns
         if line and not told:
             log.warning("not ready: %s", line)
         elif told and not line:
-            log.info("what is served is not too old any more")
+            held = told.endswith(HELD_UP)
+            log.info("no change is held up any more" if held else "what is served is not too old any more")
         self.aged(line)
 
     def _patrol(self) -> bool:

@@ -18,8 +18,8 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from processor.chain.history import Link
 from processor.chain.ledger import KeptDelta, Ledger
 from processor.chain.snapshots import open_snapshot
 from processor.clock import Clock
-from processor.errors import Conflict, Corrupt, Diverged, FreshetError, KeyWanted, NotFound, NotReady, shortage
+from processor.errors import Conflict, Corrupt, Diverged, FreshetError, KeyWanted, NotFound, NotReady
 from processor.generation import Generation
 from processor.package.delta import Delta, DeltaBytes, parse_delta, read_delta_file
 from processor.package.mapped_file import is_written_to
@@ -36,15 +36,18 @@ from processor.package.repository import FolderWatch, Repository, check_name, li
 from processor.package.trust_memory import ACCEPT
 from processor.package.version import SNAPSHOTS, VersionReader
 from processor.versions.automatic_release import held_reason
+from processor.versions.change_results import Applied, RolledBack
+from processor.versions.doubts import Doubts
 from processor.versions.follower import Follower, OutOfReach
+from processor.versions.lock_watch import LockWatch
 from processor.versions.policy import ModelPolicy
 from processor.versions.probation import OutOfLine, Probation, Vigilance
-from processor.versions.refusals import Refusal, Refusals
-from processor.versions.rejection import RolledBack, publish_anew, sound_behind
+from processor.versions.refusals import Refusal, Refusals, load_error
+from processor.versions.rejection import publish_anew, sound_behind
 from processor.versions.replica import Replicas
 from processor.versions.routed_model import RoutedModel
-from processor.versions.routes import AVAILABLE, END, LOADING, Routes, VersionStatus
-from processor.versions.served_version import ServedVersion
+from processor.versions.routes import AVAILABLE, END, LOADING, VersionStatus, without
+from processor.versions.served_version import TORN, ServedVersion
 from processor.versions.timeline import timeline
 from processor.watching.aftermath import LabelSums, TakeBack
 from processor.watching.delta_guard import OFF
@@ -52,17 +55,6 @@ from processor.watching.sketch import Sketch
 from processor.watching.stats import DIVERGED, ChainStatus
 
 log = logging.getLogger("freshet.model")
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """An applied delta, and what it did. apply_ms: from the verified file until every session serves it."""
-
-    model: str
-    generation: Generation
-    rows: int
-    removed: int
-    apply_ms: float
 
 
 class ServedModel(RoutedModel):
@@ -83,6 +75,8 @@ class ServedModel(RoutedModel):
         super().__init__(name, repository, clock, changed, policy)
         self._load, self._connect = load, connect
         self._lock = threading.RLock()
+        self.lock_watch = LockWatch(self._lock)
+        self._doubts = Doubts(self._relearn)
         self._by_hand: set[int] = set()
         # Versions that are on their way here.
         self._coming: set[int] = set()
@@ -116,7 +110,11 @@ class ServedModel(RoutedModel):
     def poll(self) -> list[str]:
         """Looks at the model's folders once: loads a newer version, applies new deltas. Returns what happened."""
         with self._lock:
+            self.lock_watch.turn()
             events = []
+            for number, version in list(self.served.items()):
+                if version.torn:
+                    events += self._condemn(number, version, TORN)
             if self._folder.changed() or self._refusals.changed():
                 try:
                     events += self._poll_versions()
@@ -140,6 +138,7 @@ class ServedModel(RoutedModel):
             # Before anybody has to wait for it.
             self._repository.prepare(self.name, number)
         with self._lock:
+            self.lock_watch.turn()
             follower = self._followers.get(number)
             if number in self.served and follower is not None and follower.strays:
                 self._swap(number, *self._rebuild(number))
@@ -178,10 +177,11 @@ class ServedModel(RoutedModel):
         """Verifies a delta, commits it to its version's chain, serves it. One that is served already, as the newest and
         bit for bit, answers as if just applied: whoever lost the first answer may ask again."""
         delta, content = parse_delta(data), sha256(data)
-        with self._lock:
+        with self._lock, self._doubts.about(delta.version):
+            self.lock_watch.turn()
             version = self._target(delta)
             before = version.digest
-            self._follow(delta.version, version)
+            self._look(delta.version, version)
             head = self._followers[delta.version].ledger.history.head
             here = version.generation
             known = head.record.sha256 if head.record is not None and head.digest == version.digest else ""
@@ -197,7 +197,8 @@ class ServedModel(RoutedModel):
     def rollback(self, generation: Generation, reason: str = "") -> RolledBack:
         """Serves an earlier generation of a loaded version, and commits that to its chain: the later deltas are undone
         on every server of the repository, and a trainer goes on from there."""
-        with self._lock:
+        with self._lock, self._doubts.about(generation.version):
+            self.lock_watch.turn()
             version, follower = self._loaded(generation.version)
             here = version.generation
             if generation.step > here.step:
@@ -224,7 +225,7 @@ class ServedModel(RoutedModel):
                 alone = link
             if rebuilt is None:
                 follower.stay(alone)
-                self._follow(generation.version, version)
+                self._look(generation.version, version)
             else:
                 self._swap(generation.version, *rebuilt, stay=alone)
             reached = self._still(generation.version).generation
@@ -234,16 +235,18 @@ class ServedModel(RoutedModel):
     def release(self, number: int, reason: str = "") -> Generation:
         """Serves what is held of a loaded version, and commits that to its chain; returns what is served then. Raises
         NotFound, Conflict."""
-        with self._lock:
+        with self._lock, self._doubts.about(number):
+            self.lock_watch.turn()
             version, follower = self._loaded(number)
             follower.release(reason)
-            self._follow(number, version)
+            self._look(number, version)
             return self._still(number).generation
 
     def reject(self, number: int, reason: str = "") -> RolledBack:
         """Undoes what is held of a loaded version: a rollback to what is served. Of what a guard has held, deltas are
         published anew that do not stand on the first of them. Raises NotFound, Conflict."""
         with self._lock:
+            self.lock_watch.turn()
             version, follower = self._loaded(number)
             self._follow(number, version)
             ledger = follower.ledger
@@ -261,6 +264,7 @@ class ServedModel(RoutedModel):
         """Undoes what is served and turns out to be bad, unless somebody has done so; returns what has happened."""
         number = verdict.bad.version
         with self._lock:
+            self.lock_watch.turn()
             version, follower = self._loaded(number)
             self._follow(number, version)
             bad, served = follower.ledger.history.on_line(verdict.bad.step), version.generation.step
@@ -298,6 +302,12 @@ class ServedModel(RoutedModel):
         if generation.step >= history.base.step and history.known(generation.step) is None:
             raise NotFound(f"generation {generation} of model {self.name!r} never was")
         follower.probation.aftermath.tell(generation, evidence)
+
+    def _relearn(self, number: int) -> None:
+        """Reads a version's log anew."""
+        if (follower := self._followers.get(number)) is not None:
+            ledger = Ledger(self._repository.reader(self.name, number), self._clock.unix_s)
+            self._followers[number] = follower.renewed(ledger)
 
     def _loaded(self, number: int) -> tuple[ServedVersion, Follower]:
         version = self.served.get(number)
@@ -407,7 +417,7 @@ class ServedModel(RoutedModel):
             version, follower = self._rebuild(number)
         except Exception as error:
             if not isinstance(error, FreshetError):
-                error = self._why(number, error)
+                error = load_error(f"version {number} of {self.name}", error)
             self._state(VersionStatus(number, END, str(error)))
             raise error from None
         self._followers[number] = follower
@@ -417,6 +427,10 @@ class ServedModel(RoutedModel):
 
     def _rebuild(self, number: int, target: Link | None = None) -> tuple[ServedVersion, Follower]:
         """A version as its chain has it, at a generation of it (default: the one that is to be served), and open."""
+        with self.lock_watch.excused():
+            return self._rebuild_now(number, target)
+
+    def _rebuild_now(self, number: int, target: Link | None) -> tuple[ServedVersion, Follower]:
         folder = self._repository.folder(self.name, number)
         try:
             version, follower = self._replay(number, target, from_snapshot=True)
@@ -461,6 +475,11 @@ class ServedModel(RoutedModel):
 
     def _follow(self, number: int, version: ServedVersion) -> list[str]:
         """One look at a version's chain; where memory does not reach back far enough, the version is built anew."""
+        with self._doubts.about(number):
+            return self._look(number, version)
+
+    def _look(self, number: int, version: ServedVersion) -> list[str]:
+        """_follow() within a change of the version."""
         follower = self._followers[number]
         if self._refusals.rests(number):
             return []
@@ -493,7 +512,7 @@ class ServedModel(RoutedModel):
         self._by_hand.discard(number)
         self._followers.pop(number, None)
         self._refusals.forget(number)
-        self._publish(lambda routes: _without(routes, number))
+        self._publish(lambda routes: without(routes, number))
         if dropped is not None:
             dropped.close()
         self._repository.release(self.name, number)
@@ -503,7 +522,7 @@ class ServedModel(RoutedModel):
         with self._routing:
             if self.routes.served.get(number) is not version:
                 return []
-            self.routes = replace(self.routes, **_without(self.routes, number, why))
+            self.routes = replace(self.routes, **without(self.routes, number, why))
             self.damaged[why.partition(":")[0]] += 1
             self._disturbed[number] = [file.path for file in version.files.mapped]
             # So that the next poll() looks at the versions there are.
@@ -530,15 +549,6 @@ class ServedModel(RoutedModel):
 
     def _state(self, state: VersionStatus) -> None:
         self._publish(lambda routes: {"states": {**routes.states, state.version: state}})
-
-    def _why(self, number: int, error: Exception) -> FreshetError:
-        """What a version that cannot be loaded suffers from, in words that anybody may read."""
-        if (short := shortage(error)) is not None:
-            return short
-        if isinstance(error, OSError) and error.strerror:
-            return FreshetError(f"{Path(str(error.filename or 'the version')).name}: {error.strerror}")
-        log.error("version %d of %s could not be loaded", number, self.name, exc_info=error)
-        return FreshetError("the version could not be loaded; the server's log says why")
 
     def _target(self, delta: Delta) -> ServedVersion:
         if delta.version in self.served:
@@ -596,9 +606,3 @@ class ServedModel(RoutedModel):
             f"delta: {where} is held: {held.reason}; `freshet delta release` serves it, `freshet delta reject` "
             "undoes it"
         )
-
-
-def _without(routes: Routes[ServedVersion], number: int, why: str = "") -> Mapping[str, Any]:
-    """What changes of routes when a version is served no more. why: where that is an error."""
-    served = {v: s for v, s in routes.served.items() if v != number}
-    return {"served": served, "states": {**routes.states, number: VersionStatus(number, END, why)}}

@@ -22,6 +22,7 @@ from pathlib import Path
 from processor.chain.chain_record import CHAIN
 from processor.chain.patrol import Identity, identity_of
 from processor.clock import Clock
+from processor.errors import FreshetError, shortage
 from processor.package.version import DELTAS, MANIFEST, SNAPSHOTS
 
 LOOK_S = 1.0
@@ -43,6 +44,16 @@ def report(log: logging.Logger, lines: Iterable[str]) -> None:
     """Logs what poll() says has happened, refusals as errors."""
     for line in lines:
         log.log(logging.ERROR if isinstance(line, Refusal) else logging.INFO, "%s", line)
+
+
+def load_error(what: str, error: Exception) -> FreshetError:
+    """What a version that cannot be loaded suffers from, in words that anybody may read. what: names it in the log."""
+    if (short := shortage(error)) is not None:
+        return short
+    if isinstance(error, OSError) and error.strerror:
+        return FreshetError(f"{Path(str(error.filename or 'the version')).name}: {error.strerror}")
+    logging.getLogger("freshet.model").error("%s could not be loaded", what, exc_info=error)
+    return FreshetError("the version could not be loaded; the server's log says why")
 
 
 class Refusals:

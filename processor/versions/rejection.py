@@ -17,7 +17,7 @@ trained); what differs by little (how far poison reaches is what nobody knows).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,21 +25,7 @@ from numpy.typing import NDArray
 from processor.chain.history import Link
 from processor.chain.ledger import Ledger
 from processor.errors import FreshetError
-from processor.generation import Generation
 from processor.package.delta import Delta
-
-
-@dataclass(frozen=True, slots=True)
-class RolledBack:
-    """A rollback, and what follows from it. undone: generations that are served no more, oldest first. next_step: what
-    the next delta will be called. recorded: whether the repository could be told, and with it other servers. kept: what
-    undone deltas that do not stand on the one that was rejected have become."""
-
-    generation: Generation
-    undone: list[Generation]
-    next_step: int
-    recorded: bool
-    kept: tuple[Generation, ...] = ()
 
 
 def sound_behind(ledger: Ledger, gate: Link) -> list[Delta]:

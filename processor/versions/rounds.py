@@ -8,6 +8,8 @@ Invariants
 - One thread at a time looks at a model, and what happens to one model happens in its order.
 - What a look returns is returned once, by the round in which it ended or the next one.
 - At most MOST_SLOW threads are left behind; beyond that the others wait for one of them.
+- Whoever asks for a round never waits for a thread that does not come: where memory is short a new one may die before
+  it has begun.
 
 Costs: two switches between threads a round, however many models there are. Refused: a thread a model (a thousand models
 are a thousand threads for nothing) and a pool that every look goes through (two switches a look).
@@ -19,6 +21,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+
+from processor.errors import NotReady
+from processor.standing_thread import COME_S, spawn
 
 MOST_SLOW = 8
 
@@ -33,7 +39,9 @@ class Rounds:
         # Names that a thread is at work on: the runner's, and those of threads that were left behind.
         self._busy: set[str] = set()
         self._current, self._began_s = "", 0.0
-        self._runner: threading.Thread | None = None
+        # Stands for the thread that takes what waits; when it was made, and whether it has come.
+        self._runner: object | None = None
+        self._made_s, self._come = 0.0, False
         self._lines: list[str] = []
         self._closed = False
 
@@ -44,11 +52,16 @@ class Rounds:
             self._changed.notify_all()
             while (self._waiting or self._current) and not self._closed:
                 if self._runner is None:
-                    self._runner = threading.Thread(target=self._run, name="freshet-rounds", daemon=True)
-                    self._runner.start()
+                    self._made_s, self._come, runner = time.monotonic(), False, object()
+                    spawn(partial(self._run, runner))
+                    self._runner = runner
                 left_s = self._began_s + patience_s - time.monotonic() if self._current else patience_s
                 if left_s > 0:
                     self._changed.wait(left_s)
+                    if not self._come and time.monotonic() - self._made_s > COME_S:
+                        self._runner = None
+                        self._waiting.clear()
+                        raise NotReady("the server is short of threads")
                 elif len(self._busy) < MOST_SLOW:
                     self._runner, self._current = None, ""
                 else:
@@ -68,22 +81,33 @@ class Rounds:
             self._closed, self._runner = True, None
             self._changed.notify_all()
 
-    def _run(self) -> None:
+    def _run(self, runner: object) -> None:
         """The body of a runner, until it has been left behind."""
-        while name := self._next():
-            lines = self._look(name)
+        try:
+            while name := self._next(runner):
+                lines: list[str] = []
+                try:
+                    lines = self._look(name)
+                finally:
+                    with self._changed:
+                        self._busy.discard(name)
+                        self._lines += lines
+                        if self._runner is runner:
+                            self._current = ""
+                            if not self._waiting:
+                                self._changed.notify_all()
+        except Exception:
+            # It was told where it happened, or there was no memory for that: the next round has another runner.
             with self._changed:
-                self._busy.discard(name)
-                self._lines += lines
-                if self._runner is threading.current_thread():
-                    self._current = ""
-                    if not self._waiting:
-                        self._changed.notify_all()
+                if self._runner is runner:
+                    self._runner = None
+                    self._changed.notify_all()
 
-    def _next(self) -> str:
-        """What the runner is to look at; "" where this thread is the runner no more."""
+    def _next(self, runner: object) -> str:
+        """What the runner is to look at; "" where it is the runner no more."""
         with self._changed:
-            while self._runner is threading.current_thread():
+            self._come = self._come or self._runner is runner
+            while self._runner is runner:
                 if self._waiting:
                     self._current, self._began_s = self._waiting.popleft(), time.monotonic()
                     self._busy.add(self._current)

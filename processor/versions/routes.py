@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from processor.errors import NotFound, NotReady
 from processor.package.manifest import Manifest
@@ -147,3 +147,9 @@ def find(models: Mapping[str, T], name: str) -> T:
     if model is None:
         raise unknown_model(name, models)
     return model
+
+
+def without(routes: Routes[S], number: int, why: str = "") -> Mapping[str, Any]:
+    """What changes of routes when a version is served no more. why: where that is an error."""
+    served = {v: s for v, s in routes.served.items() if v != number}
+    return {"served": served, "states": {**routes.states, number: VersionStatus(number, END, why)}}

@@ -13,6 +13,14 @@ What may never be seen
   reuses a slot only when every pin has reached the flip the slot waits for.
 - A flip without its numbers. Before anything of a change is made, the control words have room for its flips: a reader
   that stands still for ENTRIES of them holds up the next change, and after a minute refuses it; its own state stays.
+- What was refused. A change that fails at any point (no memory, no thread, no descriptor) is taken back before the lock
+  is let go: all that this takes was made before the first row was published, and an epoch is never used twice. `torn`
+  is set before the first step that has to be finished, and cleared when the change, or its undoing, is complete; where
+  an undo fails all the same it stays set, which needs no memory either. What is served is still whole then (the rows
+  that were left carry an epoch that nobody reads), but nothing is put on it any more, or they would be seen: damage()
+  says so, and the version is served no more and opened anew from its log.
+- A lock held for good. Work beside the writer is lent to a thread that stands by (processor.standing_thread), or done
+  by the writer where there is none; no thread is made here.
 - A state that a crash would lose. An upload's file is made durable while its rows are staged; once it can be served its
   record is written, and then it is. What cannot be recorded is taken back, and what cannot be served is not recorded.
 - An unverified byte: checksums where the file is read (processor.package.delta), chain, names, shapes and finiteness
@@ -37,8 +45,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,6 +63,7 @@ from processor.package.delta import Delta
 from processor.package.manifest import Manifest, TableEntry
 from processor.package.mapped_file import SIZES
 from processor.package.version import DENSE, VersionReader, table_file
+from processor.standing_thread import Errand, StandingThread
 from processor.tables.budgets import Budgets
 from processor.tables.remote.remote_table import RemoteTable
 from processor.tables.table import RowVersions, ServedTable
@@ -67,6 +76,7 @@ FIRST_LOOK_S, LAST_LOOK_S, LOOK_PART = 0.0001, 0.002, 1 / 8
 GRACE_TIMEOUT_S = 60.0
 FLIPS = 2
 """Flips of one change, at most."""
+TORN = "change: one failed and could not be taken back, for want of memory"
 STAMPS = 1 << 14
 """Deltas whose rows are known by their step, the newest."""
 
@@ -113,17 +123,20 @@ class ServedVersion:
         processes: int = 1,
         remote: Collection[str] = (),
         budgets: Budgets | None = None,
+        beside: StandingThread | None = None,
     ) -> None:
         """Loads and verifies the version; raises FreshetError when it cannot be served. Deltas may be applied before
         open(). processes: how many may read it. remote: tables whose rows are in a row store, which vouches for their
-        checksum; their files are not opened. budgets: memory for the rows of tables, which tend() keeps."""
+        checksum; their files are not opened. budgets: memory for the rows of tables, which tend() keeps. beside: a
+        thread for work beside the writer's."""
         self.manifest: Manifest = files.manifest
         self.files = files
         self.lock = threading.RLock()
         self.control = ControlWords.reserve(processes)
         self._clock = clock
         self._replicas: Replicas | None = None
-        self._closed = False
+        self._beside = beside
+        self._closed = self._torn = False
         # Dense weights and executables are verified where they are read: one of these that is damaged may have another
         # to replace it.
         elsewhere = {table_file(name) for name in remote} | executable_files(self.manifest) | {DENSE}
@@ -192,9 +205,25 @@ class ServedVersion:
             if self._replicas is not None:
                 self._replicas.close()
 
+    @property
+    def torn(self) -> bool:
+        """Whether a change has failed and could not be taken back: no other is taken. False while one is under way."""
+        if not self._unfinished or not self.lock.acquire(blocking=False):
+            return False
+        try:
+            return self._unfinished
+        finally:
+            self.lock.release()
+
+    @property
+    def _unfinished(self) -> bool:
+        return self._torn or any(table.torn for table in self.tables.values())
+
     def damage(self, effort: int) -> str:
         """The first mapped file that is not what was verified any more, and why, "" where none is; takes no lock.
         effort: see processor.package.mapped_file."""
+        if self.torn:
+            return TORN
         found = ((file.name, file.damage(effort)) for file in self.files.mapped)
         return next((f"{name}: {why}" for name, why in found if why), "")
 
@@ -216,7 +245,8 @@ class ServedVersion:
 
         digest: of the generation that it leads to; by default what follows from the delta's own checksum.
 
-        keep: called once the delta is verified, on a thread of its own, to make it durable while its rows are staged.
+        keep: called once the delta is verified, to make it durable: on another thread while its rows are staged, where
+        one stands by.
         examine: called once it can be served, to say whether it may be: preview() tells of its scores then. commit:
         called after that, to make it part of the chain. What any of them raises refuses the delta.
         """
@@ -225,24 +255,32 @@ class ServedVersion:
             self._check_open()
             self.check(delta)
             self._wait_room()
-            versions: dict[str, RowVersions] = {}
+            versions = {name: RowVersions() for name in delta.tables}
             try:
-                with _meanwhile(keep) if keep else nullcontext():
+                errand = Errand(keep, self._beside)
+                try:
                     self._reclaim(delta)
+                    self._torn, self._epoch = True, self._epoch + 1
                     self._stage(delta, versions)
                     dense = {**self.dense, **_gathered(delta.dense)} if delta.dense else self.dense
                     reached = digest or delta_digest(self.digest, delta.checksum)
                     generation = Generation(self.manifest.version, delta.step, reached)
-                    change = self._next(generation, self._epoch + 1, dense)
+                    change = self._next(generation, self._epoch, dense)
                     self._prepare(change)
+                    replaced = {name: self.dense[name] for name in delta.dense}
+                    before = self.change.epoch
+                    undo = Undo(before, versions, replaced, self.published_at, self.event_time, self.digest)
+                    errand.make_sure()
                     examine(change)
+                finally:
+                    errand.end()
+                errand.check()
                 commit()
             except BaseException:
                 self._take_back(versions)
                 raise
-            replaced = {name: self.dense[name] for name in delta.dense}
-            self._undo.append(Undo(self._epoch, versions, replaced, self.published_at, self.event_time, self.digest))
-            self._epoch, self.dense = change.epoch, dense
+            self._undo.append(undo)
+            self.dense = dense
             self.published_at = delta.published_at
             self.event_time = delta.event_time or self.event_time
             excess = self.position.advance(delta.step)
@@ -254,6 +292,7 @@ class ServedVersion:
                 for name, table_versions in old.versions.items():
                     self.tables[name].retire(table_versions, change.flip)
             del self._undo[:excess]
+            self._torn = False
             self._wait_readers()
             self._let_go()
             self.delta_count += 1
@@ -328,26 +367,28 @@ class ServedVersion:
             undone, oldest, dense = self._undo[-count:], self._undo[-count], past.dense
             change = self._next(past.generation, past.epoch, dense)
             self._prepare(change)
+            self._torn = True
             self._flip(change)
             try:
                 self._wait_readers()
             except BaseException:
                 # Somebody still reads what is to be taken back: it stays, and so does the state that names it.
                 self._flip(replace(before, flip=change.flip + 1))
+                self._torn = False
                 raise
-            self._let_go()
             self.dense = dense
             self.published_at, self.event_time = oldest.published_at, oldest.event_time
             self.position.rewind(count)
             for entry in reversed(undone):
-                for name, versions in entry.versions.items():
-                    self.tables[name].undo(versions, change.flip + 1)
+                self._take_out(entry.versions)
             del self._undo[-count:]
             # Slots that a late reader still names carry old epochs: none may ever be given out again, so the epoch
             # that is served moves on to the newest one, at the same content.
             again = self._next(change.generation, self._epoch, dense)
             self._prepare(again)
             self._flip(again)
+            self._torn = False
+            self._let_go()
 
     def tend(self) -> bool:
         """A slice of keeping tables within their memory budgets; True when more waits to be done.
@@ -362,12 +403,12 @@ class ServedVersion:
         for table in self.tables.values():
             if table.tiered:
                 with self.lock:
-                    if self._closed:
+                    if self._closed or self._unfinished:
                         return False
                     oldest = min(self.control.oldest_pin(), self.change.flip)
                     given_up |= table.tend(oldest, self.change.flip + 1, self._clock.now_s())
         with self.lock:
-            if given_up and not self._closed:
+            if given_up and not (self._closed or self._unfinished):
                 self._wait_room()
                 again = self._next(self.change.generation, self.change.epoch, self.dense)
                 self._prepare(again)
@@ -390,18 +431,29 @@ class ServedVersion:
         return parts
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closed or self._unfinished:
             raise NotReady(f"version {self.manifest.version} is served no more")
 
     def _stage(self, delta: Delta, into: dict[str, RowVersions]) -> None:
         for name, changes in delta.tables.items():
-            into[name] = self.tables[name].apply(changes, self._epoch + 1)
+            self.tables[name].apply(changes, self._epoch, into[name])
 
     def _take_back(self, staged: dict[str, RowVersions]) -> None:
-        """Undoes _stage() at once: nothing was flipped, so no reader sees the epoch after this one."""
-        for name, versions in staged.items():
-            self.tables[name].undo(versions, self.change.flip + 1)
-        self._epoch += 1
+        """Undoes _stage() at once: nothing was flipped, so no reader sees the newest epoch."""
+        with suppress(BaseException):
+            self._take_out(staged)
+            self._torn = False
+
+    def _take_out(self, staged: dict[str, RowVersions]) -> None:
+        """Takes the newest delta's rows out of every table, also where that fails in one of them; raises why."""
+        failed: BaseException | None = None
+        for name in staged:
+            try:
+                self.tables[name].undo(staged[name], self.change.flip + 1)
+            except BaseException as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def _arrays(self) -> tuple[Arrays, ...]:
         return tuple(t.arrays for t in self.tables.values())
@@ -425,8 +477,11 @@ class ServedVersion:
 
     def _flip(self, change: Change) -> None:
         """Publishes a change whose frame is prepared."""
+        entry = Entry.of(change.epoch, change.frame.number, change.generation)
+        torn, self._torn = self._torn, True
         self.change = change
-        self.control.publish(change.flip, Entry.of(change.epoch, change.frame.number, change.generation))
+        self.control.publish(change.flip, entry)
+        self._torn = torn
 
     def _wait_readers(self) -> None:
         """Returns when no session is pinned to a state older than the one that is served."""
@@ -454,27 +509,6 @@ class ServedVersion:
             changes = delta.tables.get(name)
             coming = 0 if changes is None else len(changes.keys) + len(changes.removed)
             table.reclaim(oldest, self.change.flip + 1, coming)
-
-
-@contextmanager
-def _meanwhile(act: Callable[[], None]) -> Iterator[None]:
-    """Runs `act` on a thread of its own, as patient as this one, while the block runs; then raises what it raised."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, name="freshet-keep")
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-    if raised:
-        raise raised[0]
 
 
 def _gathered(dense: Dense) -> Dense:

@@ -181,6 +181,9 @@ class DeltaGuard:
         scores = [figure for figure in figures if figure.kind in OF_SCORES]
         others = [f for f in figures if f.kind not in OF_SCORES and f.kind not in SIGNED]
         for figure in [*scores, *others]:
+            # No bound is below the floor, and nearly all figures are.
+            if figure.value <= _floor(bounds, figure):
+                continue
             limit, why = self._limit(bounds, figure, growth, caution)
             if quiet and figure.kind in LOUD:
                 limit = max(limit, LOUD[figure.kind])

@@ -46,8 +46,8 @@ from serving.telemetry.live_samples import LiveSamples
 from serving.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
+    from processor.versions.change_results import RolledBack
     from processor.versions.host import ModelHost
-    from processor.versions.rejection import RolledBack
 
 MAX_DELTA_NBYTES = 4 << 30
 UPLOAD = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}

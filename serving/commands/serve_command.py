@@ -14,8 +14,12 @@ from processor.errors import NotReady
 from processor.extras import DISTRIBUTION
 from processor.mirror.repositories import open_repository
 from processor.options import default_of
+from serving.last_resort import LastResort
 from serving.serve_config import KINDS, OPTIONS, load_config, parsed, split_names
 from serving.telemetry.logs import last_words, log_to_stderr
+
+END_S = 10.0
+"""Beyond draining and answering, an orderly end takes no longer."""
 
 ConfigOption = Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")]
 
@@ -37,13 +41,15 @@ def serve(config: str | None, **options: Any) -> None:
     from serving.workers.nursery import Nursery
 
     layout = Layout.here(settings)
+    resort = LastResort(settings.drain_s + settings.shutdown_timeout_s + END_S)
     with contextlib.closing(Nursery()) as nursery:
         if layout.workers > 1:
             # It imports what workers need while this process imports what the server needs.
             nursery.start()
         from serving.server import Server
 
-        code = Server(settings, version=package_version(), layout=layout, nursery=nursery).run()
+        code = Server(settings, version=package_version(), layout=layout, nursery=nursery, last_resort=resort).run()
+    resort.ended()
     raise typer.Exit(code)
 
 

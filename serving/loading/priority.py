@@ -30,6 +30,8 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from processor.standing_thread import standing_pool
+
 NICE = 5
 BULK_NBYTES = 1 << 20
 """Uploads of more than this give way: about 10,000 rows of 16 floats."""
@@ -47,4 +49,4 @@ def give_way() -> None:
 
 def bulk_threads() -> ThreadPoolExecutor:
     """Threads that give way; the caller shuts them down."""
-    return ThreadPoolExecutor(THREADS, "freshet-bulk", initializer=give_way)
+    return standing_pool(THREADS, "freshet-bulk", give_way)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -58,8 +59,17 @@ class Watcher:
     def run(self) -> None:
         """Polls until stopped; the thread's body."""
         self._begin()
-        while not self._stop.wait(self.look()):
-            pass
+        while True:
+            # Where memory is short, saying so may need more than there is, and so may waiting.
+            try:
+                delay_s = self.look()
+            except Exception:
+                delay_s = self._interval_s
+            try:
+                if self._stop.wait(delay_s):
+                    return
+            except MemoryError:
+                time.sleep(delay_s)
 
     def look(self) -> float:
         """Looks at the repository once; returns how many seconds to wait before the next."""

@@ -23,13 +23,15 @@ import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from processor.clock import Clock, SystemClock
-from processor.errors import printable
+from processor.errors import FreshetError, printable
+from processor.standing_thread import COME_S, spawn
 
 BURST, INTERVAL_S = 20, 10.0
 STANDARD_ERROR = 2
@@ -103,7 +105,8 @@ class ThinnedHandler(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self._clock, self._later = clock or SystemClock(), later or _in_a_thread
         self._outlets: dict[tuple[str, int], Outlet] = {}
-        self._asked = False
+        # When let_go() is to be called; one that is late by COME_S never will be.
+        self._due_s = -math.inf
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler: called under its lock."""
@@ -123,7 +126,7 @@ class ThinnedHandler(logging.StreamHandler[TextIO]):
         """Writes what was held back and has its turn; everything: whether it has or not."""
         self.acquire()
         try:
-            self._asked = False
+            self._due_s = -math.inf
             for outlet in list(self._outlets.values()):
                 held = outlet.held
                 if held is not None and (outlet.take(self._clock.now_s()) or everything):
@@ -141,20 +144,26 @@ class ThinnedHandler(logging.StreamHandler[TextIO]):
 
     def _ask(self) -> None:
         """Has let_go() called when the next line has its turn, once for all of them."""
-        if self._asked:
+        now_s = self._clock.now_s()
+        if now_s < self._due_s + COME_S:
             return
         turns_s = [outlet.free_s for outlet in self._outlets.values() if outlet.held is not None]
         if turns_s:
             # Where no thread can be started, the next line of the flood asks again, or the end of the log does.
-            with contextlib.suppress(RuntimeError):
-                self._later(max(0.0, min(turns_s) - self._clock.now_s()), self.let_go)
-                self._asked = True
+            with contextlib.suppress(RuntimeError, MemoryError, FreshetError):
+                delay_s = max(0.0, min(turns_s) - now_s)
+                self._later(delay_s, self.let_go)
+                self._due_s = now_s + delay_s
 
 
 def _in_a_thread(delay_s: float, act: Callable[[], None]) -> None:
-    timer = threading.Timer(delay_s, act)
-    timer.name, timer.daemon = "freshet-log", True
-    timer.start()
+    """Not by a Timer: who logs holds locks, and is not to wait for a thread that may never begin."""
+
+    def wait() -> None:
+        time.sleep(delay_s)
+        act()
+
+    spawn(wait)
 
 
 def log_to_stderr(level: str, form: str, process: str = "") -> None:

@@ -345,6 +345,11 @@ def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric
     refused = GaugeMetricFamily(
         "freshet_version_refused", "1 when the version cannot be served as it is.", labels=("model", "version")
     )
+    held = GaugeMetricFamily(
+        "freshet_model_lock_held_seconds",
+        "How long the change that is under way has held up all others of the model.",
+        labels=("model",),
+    )
     damaged = CounterMetricFamily(
         "freshet_files_damaged",
         "How often a version was served no more because a file of it was cut short or overwritten.",
@@ -354,9 +359,10 @@ def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric
         ready.add_metric((name,), model.ready)
         for status in model.status():
             refused.add_metric((name, str(status.version)), bool(status.error))
+        held.add_metric((name,), model.lock_watch.held_s)
         for file, count in sorted(model.damaged.items()):
             damaged.add_metric((name, file), count)
-    yield from (ready, refused, damaged)
+    yield from (ready, refused, held, damaged)
 
 
 def _guard_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:

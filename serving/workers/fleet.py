@@ -227,6 +227,11 @@ class WorkerProcess:
                     self._heard(self, message)
         except Gone:
             self._leave()
+        except BaseException:
+            # Nobody hears it any more (there may be no memory to hear with): who cannot be asked is replaced.
+            self._process.kill()
+            self._leave()
+            raise
 
     def _answered(self, message: Message) -> None:
         with self._lock:

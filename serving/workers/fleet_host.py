@@ -32,7 +32,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ from processor.generation import Generation
 from processor.mirror.repositories import open_repository
 from processor.overview import describe
 from processor.package.mapped_file import BYTES
+from processor.standing_thread import standing_pool
 from processor.tables.remote.reader import RemoteStats, RemoteTables
 from processor.versions.host import ModelHost
 from processor.versions.preview import Previewed
@@ -109,9 +110,9 @@ class FleetHost(ModelHost):
         # Sessions of each worker, where they are not as at the start: by group, None for all.
         self._resized: dict[str | None, int] = {}
         self.totals = Totals()
-        self._scrapes = ThreadPoolExecutor(1, "freshet-scrapes")
-        self._controls = ThreadPoolExecutor(CONTROLS, "freshet-controls")
-        self._readings = ThreadPoolExecutor(1, "freshet-readings")
+        self._scrapes = standing_pool(1, "freshet-scrapes")
+        self._controls = standing_pool(CONTROLS, "freshet-controls")
+        self._readings = standing_pool(1, "freshet-readings")
         self._scrape, self._control = scrape, control
         fleet.start(self)
 
@@ -240,9 +241,9 @@ class FleetHost(ModelHost):
     def close(self) -> None:
         """The fleet has ended; later calls raise NotReady."""
         super().close()
-        self._scrapes.shutdown()
-        self._controls.shutdown()
-        self._readings.shutdown(wait=False, cancel_futures=True)
+        # What they do may wait for a change that hangs.
+        for pool in (self._scrapes, self._controls, self._readings):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     # What a Fleet asks of its owner.
 
@@ -491,11 +492,12 @@ class FleetReplicas:
         asked = []
         for worker in workers:
             try:
-                asked.append((worker, self._ask(worker, outgoing)))
+                held = self._held.get(worker)
+                asked.append((worker, held, self._ask(worker, outgoing)))
             except Gone:
                 self._lose(worker)
         refused: FreshetError | None = None
-        for worker, answers in asked:
+        for worker, held, answers in asked:
             try:
                 for answer in answers:
                     answer.result(ANSWER_TIMEOUT_S)
@@ -503,6 +505,8 @@ class FleetReplicas:
                 self._lose(worker)
             except FreshetError as error:
                 refused = error
+                if held is not None:
+                    self._held[worker] = held
             else:
                 self._held[worker] = outgoing.numbers
         if refused is not None:
@@ -515,6 +519,9 @@ class FleetReplicas:
     def _ask(self, worker: WorkerProcess, outgoing: Outgoing) -> list[Future[Message]]:
         """Has a worker prepare the frame, opening the version first where it has never heard of it."""
         asked, held = [], self._held.get(worker)
+        if held is not None:
+            # Until it has answered nobody knows what it holds, nor ever does where that answer is not taken.
+            self._held[worker] = frozenset()
         if held is None:
             message, fds = self._sender.opening(worker.seat)
             asked.append(worker.ask("open", {**message, "version": self.key}, fds))

@@ -20,8 +20,8 @@ from processor.features.limits import DEFAULTS, RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Input, Manifest, Output
 from processor.sessions.request import Done
+from processor.versions.change_results import RolledBack
 from processor.versions.probation import Vigilance
-from processor.versions.rejection import RolledBack
 from processor.versions.traffic import Traffic
 from processor.watching.aftermath import LabelSums
 from processor.watching.histogram import Histogram
@@ -64,6 +64,7 @@ class FakeProcessor:
     ready: bool = True
     stale: str = ""
     concerns: tuple[str, ...] = ()
+    stuck: bool = False
     reachable: bool = True
     hold: bool = False
     refuse: Exception | None = None
@@ -222,7 +223,7 @@ class FakeProcessor:
         model = SimpleNamespace(
             ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, staleness_s=lambda number: 1.5,
             status=lambda: states,
-            damaged={"tables/user.safetensors": 1}, vigilance=vigilance,
+            damaged={"tables/user.safetensors": 1}, lock_watch=SimpleNamespace(held_s=0.0), vigilance=vigilance,
         )  # fmt: skip
         return dict.fromkeys(self.manifests, model)
 

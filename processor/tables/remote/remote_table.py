@@ -36,19 +36,18 @@ class RemoteTable(ServedTable):
         refs = refs[refs >= 0]
         return len(refs) - int(np.count_nonzero(self._buried(refs)))
 
-    def apply(self, delta: TableDelta, epoch: int) -> RowVersions:
-        """Stages and publishes the delta's rows and tombstones; readers of epochs before `epoch` see no change."""
+    def apply(self, delta: TableDelta, epoch: int, versions: RowVersions | None = None) -> RowVersions:
+        """See ServedTable.apply; and publishes tombstones of ids that have no row here."""
         if len(delta.removed):
             # Entries for the tombstones of ids that are unknown here, claimed with room for the upserts as well: the
             # index cannot grow before they are used, which would leave them behind.
             self._make_room(np.concatenate([delta.keys, delta.removed]))
-            entries = np.empty(len(delta.removed), np.int64)
-            self._used += hash_index.claim(self._index.ctypes.data, len(self._index), delta.removed, entries)
-        return super().apply(delta, epoch)
+            kernels.claim(self._row, delta.removed, self._counts)
+        return super().apply(delta, epoch, versions)
 
     def export(self, epoch: int) -> tuple[Int64s, NDArray[np.float32]]:
         """Every key that deltas gave a row, ascending, with its row as of an epoch: int64 [n], float32 [n, dim]."""
-        table, capacity = self._row(), len(self._index)
+        table, capacity = self._row, len(self._index)
         keys, refs = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
         count = kernels.live(table, epoch, keys, refs)
         order = np.argsort(keys[:count])
@@ -57,9 +56,14 @@ class RemoteTable(ServedTable):
         return keys[:count][order], rows
 
     def _settle(self, versions: RowVersions, safe_flip: int) -> None:
-        replaced = np.empty(len(versions.keys), np.int64)
-        kernels.settle(self._row(), versions.keys, versions.slots, replaced)
-        self._slots.free(replaced[replaced >= 0])
+        count = len(versions.keys)
+        rows, replaced, dead = np.empty(count, np.bool_), np.empty(count, np.int64), np.empty(count, np.int64)
+        row_kernels.foresee(self._row, versions.slots, rows, replaced, dead)
+        freed = replaced[replaced >= 0]
+        self._torn = True
+        kernels.settle(self._row, versions.keys, versions.slots)
+        self._slots.free(freed)
+        self._torn = False
 
     def _present(self, keys: Int64s) -> Int64s:
         """Those of `keys` that may have a row in the newest epoch: those whose newest version is not a tombstone."""

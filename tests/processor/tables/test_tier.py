@@ -206,10 +206,10 @@ def test_rows_are_the_same_at_any_budget_whatever_moves(tmp_path_factory, base, 
         elif action == "retire" and world.applied:
             world.retire()
         elif action == "promote":
-            books.promote(table._row(), np.array(chosen, np.int64), np.ones(len(chosen), np.uint8))
+            books.promote(table._row, np.array(chosen, np.int64), np.ones(len(chosen), np.uint8))
         elif action == "demote":
             hot = np.flatnonzero(books._settled[: table._slots.bump])
-            books.demote(table._row(), hot[: data.draw(st.integers(0, len(hot)))], safe)
+            books.demote(table._row, hot[: data.draw(st.integers(0, len(hot)))], safe)
         elif action == "tend":
             look_up(table, np.array([*world.model, *chosen] * 8, np.int64), world.epoch)
             table.tend(world.oldest, safe, 0.0)

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import threading
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from processor.clock import FakeClock
 from processor.overview import describe, version_stats
 from processor.package.repository import Repository
 from processor.versions.staleness import Staleness, find_stale
+from processor.watching.keeper import Keeper
 from tests.packages import write_package
 from tests.processor.engines import USERS
 from tests.processor.versions.models import publish
@@ -209,3 +211,45 @@ def test_where_the_folder_has_gone_what_is_served_grows_old(root, open_processor
     shutil.move(root.parent / "elsewhere", root / gone)
     processor.poll()
     assert staleness_of(processor) == 0.0
+
+
+def test_a_change_that_hangs_for_a_minute_makes_a_server_unready(open_processor, clock, caplog):
+    processor = open_processor(clock)
+    model = processor.catalogue["small"]
+    held, go = threading.Event(), threading.Event()
+
+    def hang():
+        with model._lock:
+            model.lock_watch.turn()
+            held.set()
+            go.wait(60)
+
+    holder = threading.Thread(target=hang)
+    holder.start()
+    assert held.wait(10)
+    with caplog.at_level(logging.INFO, "freshet.host"):
+        for advance_s in (0.0, 59.0, 1.0, 30.0):
+            clock.advance(advance_s)
+            processor._find_stuck()
+            processor._tell_stale()
+            assert processor.ready == (not processor.stuck)
+        assert model.lock_watch.held_s == 90.0
+        wanted = "model 'small': a change has held up all others for more than 60 s"
+        assert processor.stale == wanted
+        go.set()
+        holder.join()
+        processor._find_stuck()
+        processor._tell_stale()
+    assert processor.ready
+    assert model.lock_watch.held_s == 0.0
+    assert [r.message for r in caplog.records] == [f"not ready: {wanted}", "no change is held up any more"]
+
+
+def test_closing_does_not_wait_for_a_change_that_hangs(open_processor, clock):
+    processor = open_processor(clock)
+    slow = Keeper(lambda: threading.Event().wait(60))
+    slow.start()
+    processor._keepers.append(slow)
+    processor._stuck = "model 'small'"
+    processor.close()
+    assert slow.is_alive()

@@ -11,3 +11,17 @@ def test_the_keeper_works_again_at_once_while_there_is_work_and_ends_when_closed
     until(lambda: not left)
     keeper.close()
     assert not keeper.is_alive()
+
+
+def test_a_slice_that_raises_ends_no_keeper():
+    left = [True] * 3
+
+    def tend():
+        left.pop()
+        raise MemoryError
+
+    keeper = Keeper(tend, interval_s=0.0)
+    keeper.start()
+    until(lambda: not left)
+    assert keeper.is_alive()
+    keeper.close()

@@ -1,0 +1,42 @@
+"""Which changes have the log read anew."""
+
+import pytest
+
+from processor.errors import NotReady
+from processor.versions.doubts import Doubts
+
+
+def test_only_a_failure_nobody_planned_has_the_log_read_again():
+    read = []
+    doubts = Doubts(read.append)
+    with doubts.about(1):
+        pass
+    with pytest.raises(NotReady), doubts.about(1):
+        raise NotReady("planned")
+    with pytest.raises(MemoryError), doubts.about(1):
+        raise MemoryError
+    with doubts.about(2):
+        pass
+    assert read == []
+    for _ in range(2):
+        with doubts.about(1):
+            pass
+    assert read == [1]
+
+
+def test_a_log_that_cannot_be_read_again_stays_doubted():
+    reads = []
+
+    def relearn(number):
+        reads.append(number)
+        if len(reads) == 1:
+            raise MemoryError
+
+    doubts = Doubts(relearn)
+    with pytest.raises(MemoryError), doubts.about(1):
+        raise MemoryError
+    with pytest.raises(MemoryError), doubts.about(1):
+        pytest.fail("it was not read")
+    with doubts.about(1):
+        pass
+    assert reads == [1, 1]

@@ -1,0 +1,330 @@
+"""A change that fails for want of memory leaves nothing behind: at every point, then compared with a fresh server."""
+
+import gc
+import logging
+import shutil
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from processor.chain.history import History
+from processor.errors import FreshetError
+from processor.generation import Generation
+from processor.kernels import rows as row_kernels
+from processor.package.delta import TableDelta
+from processor.package.manifest import TableEntry
+from processor.tables.remote.remote_table import RemoteTable
+from processor.tables.table import RowVersions
+from processor.versions.served_version import ServedVersion
+from tests.packages import open_version, write_package
+from tests.processor.versions.models import delta_bytes, open_model, publish
+from tests.processor.versions.test_served_version import scores
+from tests.shortages import Calls, Objects
+
+UNDO_DEPTH = 2
+ASKED = [0, 3, 5, 15, 39, 77, 399, 1000]
+STRIDE = 7
+"""Of the points that are tried on every change of the code; all of them are, at length."""
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A repository with four deltas, two of them beyond the undo log: so settling is a part of the next."""
+    root = tmp_path_factory.mktemp("start") / "repository"
+    write_package(root, users=range(200))
+    model = open_model(root, UNDO_DEPTH)
+    for step in range(1, 5):
+        seed = step if step == 2 else None
+        users = range(step * 10, step * 10 + 30)
+        model.apply_bytes(delta_bytes(root.parent, step, users, removed=[step], tag=step, dense_seed=seed))
+    return root
+
+
+def begin(start, folder):
+    """A server of a copy, which has applied all deltas one by one."""
+    root = folder / "repository"
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(start, root)
+    return open_model(root, UNDO_DEPTH), root
+
+
+def applying(model, root):
+    data = delta_bytes(root.parent, 5, range(30, 400), removed=[3, 7, 29], tag=50, dense_seed=5)
+    return lambda: model.apply_bytes(data)
+
+
+def following(model, root):
+    publish(root, 5, range(30, 400), removed=[3, 7, 29], tag=50, dense_seed=5)
+    return model.poll
+
+
+def rolling_back(model, root):
+    return lambda: model.rollback(Generation(1, 3))
+
+
+def rebuilding(model, root):
+    return lambda: model.rollback(Generation(1, 1))
+
+
+def switching(model, root):
+    write_package(root, version=2, users=range(50), seed=3)
+    return model.poll
+
+
+CHANGES = [applying, following, rolling_back, rebuilding, switching]
+
+
+def come_to_rest(model, newest=1):
+    """Looks again, as the watcher does, until the server is well and serves this version."""
+    for _ in range(100):
+        try:
+            model.poll()
+        except Exception:
+            continue
+        version = model.pick() if newest in model.served else None
+        if version is not None and model.chain(newest).state == "CURRENT" and not version.torn:
+            return
+        if version is not None and model.chain(newest).state == "HELD":
+            # Rolled back alone, for the record could not be written: it is asked for once more.
+            model.rollback(version.generation)
+        time.sleep(0.02)
+    raise AssertionError(f"{model.status()}, {model.served and model.chain(max(model.served))}")
+
+
+def go_on(model, root):
+    """The next delta: another one, small, on whatever is served."""
+    here = model.pick().generation
+    step = model._followers[here.version].ledger.history.top + 1
+    changes = {"removed": [20], "tag": step, "parent": here.step, "version": here.version}
+    model.apply_bytes(delta_bytes(root.parent, step, [5, 6, 901], **changes))
+
+
+def assert_as_a_fresh_server(model, root):
+    version, fresh = model.pick(), open_model(root, UNDO_DEPTH).pick()
+    assert (version.generation, version.digest) == (fresh.generation, fresh.digest)
+    (tables, dense), (other_tables, other_dense) = version.export(), fresh.export()
+    for name, (keys, rows) in tables.items():
+        np.testing.assert_array_equal(keys, other_tables[name][0])
+        np.testing.assert_array_equal(rows, other_tables[name][1])
+        assert version.tables[name].rows == len(keys)
+    for name, weights in dense.items():
+        np.testing.assert_array_equal(weights, other_dense[name])
+    got, wanted = scores(version, ASKED), scores(fresh, ASKED)
+    np.testing.assert_allclose(got[0], wanted[0], atol=1e-6)
+    assert got[1] == wanted[1]
+    locks = [model._lock, version.lock]
+    taken = []
+    thread = threading.Thread(target=lambda: taken.extend(lock.acquire(blocking=False) for lock in locks))
+    thread.start()
+    thread.join()
+    assert taken == [True, True]
+
+
+def suffer(start, folder, change, injector):
+    """One point: the change under a shortage, then the next one without; whether the shortage was met."""
+    model, root = begin(start, folder)
+    act = change(model, root)
+    failed = None
+    gc.disable()
+    try:
+        with injector:
+            act()
+    except Exception as error:
+        failed = error
+    finally:
+        gc.enable()
+    come_to_rest(model, 2 if change is switching else 1)
+    go_on(model, root)
+    assert_as_a_fresh_server(model, root)
+    return failed
+
+
+def every(start, folder, change, injector_of, stride):
+    """Every `stride`th point until the change succeeds without having met the shortage; returns how many met it."""
+    logging.disable(logging.CRITICAL)
+    points = 0
+    try:
+        while True:
+            injector = injector_of(points * stride)
+            suffer(start, folder, change, injector)
+            if not injector.fired:
+                return points
+            points += 1
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("error", [MemoryError, OSError])
+@pytest.mark.parametrize("count", [1, None])
+def test_a_failed_change_leaves_nothing_behind(start, tmp_path, change, error, count):
+    stride = 23 if change in (rebuilding, switching) else STRIDE
+    assert every(start, tmp_path, change, lambda number: Calls(number, error, count), stride) > 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("error", [MemoryError, OSError])
+@pytest.mark.parametrize("count", [1, None])
+def test_a_change_that_fails_anywhere_leaves_nothing_behind(start, tmp_path, change, error, count):
+    assert every(start, tmp_path, change, lambda number: Calls(number, error, count), 1) > 20
+
+
+@pytest.mark.skipif(not Objects.available, reason="this build of Python has no _testcapi")
+@pytest.mark.parametrize("change", [applying, rolling_back])
+@pytest.mark.parametrize("count", [1, 60])
+def test_any_object_python_cannot_make_leaves_nothing_behind(start, tmp_path, change, count):
+    objects(start, tmp_path, change, count, 397)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Objects.available, reason="this build of Python has no _testcapi")
+@pytest.mark.parametrize("change", [applying, following, rolling_back])
+@pytest.mark.parametrize("count", [1, 60])
+def test_every_object_python_cannot_make_leaves_nothing_behind(start, tmp_path, change, count):
+    objects(start, tmp_path, change, count, 7)
+
+
+def objects(start, folder, change, count, stride):
+    """As every(); the interpreter does not say whether it has failed, so the end is many successes in a row."""
+    logging.disable(logging.CRITICAL)
+    quiet = failures = 0
+    number = 1
+    try:
+        while quiet < 8:
+            failed = suffer(start, folder, change, Objects(number, count))
+            failures += failed is not None
+            quiet = 0 if failed is not None else quiet + 1
+            number += stride
+    finally:
+        logging.disable(logging.NOTSET)
+    assert failures
+
+
+moves = st.lists(
+    st.tuples(st.sampled_from(["apply", "apply", "rollback"]), st.integers(0, 90), st.integers(1, 3), st.booleans()),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(moves=moves)
+def test_any_mix_of_changes_that_fail_ends_as_a_fresh_server(start, tmp_path_factory, moves):
+    model, root = begin(start, tmp_path_factory.mktemp("mix"))
+    logging.disable(logging.CRITICAL)
+    try:
+        for move, first, length, fails in moves:
+            here = model.pick().generation
+            step = model._followers[1].ledger.history.top + 1
+            users = range(first, first + 40 * length)
+            data = delta_bytes(root.parent, step, users, tag=step, parent=here.step, dense_seed=step)
+            injector = Calls(first, count=length) if fails else Calls(10**9)
+            try:
+                with injector:
+                    if move == "apply":
+                        model.apply_bytes(data)
+                    else:
+                        model.rollback(Generation(1, max(0, here.step - length)))
+            except (MemoryError, OSError, FreshetError):
+                pass
+            come_to_rest(model)
+        go_on(model, root)
+        assert_as_a_fresh_server(model, root)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_refused_rows_are_not_served_by_the_next_delta(start, tmp_path, monkeypatch):
+    model, root = begin(start, tmp_path)
+    before, _ = scores(model.pick(), [60])
+    plain = ServedVersion._prepare
+
+    def short(self, change):
+        raise MemoryError
+
+    monkeypatch.setattr(ServedVersion, "_prepare", short)
+    with pytest.raises(MemoryError):
+        applying(model, root)()
+    monkeypatch.setattr(ServedVersion, "_prepare", plain)
+    go_on(model, root)
+    after, generation = scores(model.pick(), [60])
+    assert str(generation) == "1.5"
+    assert after[0] == before[0]
+
+
+def test_a_version_whose_undo_fails_is_opened_anew(start, tmp_path, monkeypatch):
+    model, root = begin(start, tmp_path)
+    version = model.pick()
+    with monkeypatch.context() as patch:
+        patch.setattr(ServedVersion, "_prepare", lambda *_: 1 / 0)
+        patch.setattr(type(version.tables["user"]), "undo", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            applying(model, root)()
+    assert version.torn
+    with pytest.raises(FreshetError, match="served no more"):
+        version.apply(None)
+    events = model.poll()
+    assert any("served no more: change: one failed and could not be taken back" in line for line in events)
+    assert model.damaged == {"change": 1}
+    assert model.pick() is not version
+    go_on(model, root)
+    assert_as_a_fresh_server(model, root)
+
+
+def test_an_undo_that_fails_in_one_table_is_made_in_the_others(tmp_path, monkeypatch):
+    version = open_version(write_package(tmp_path, users=range(20)))
+    undone = []
+    for name, table in version.tables.items():
+        plain = table.undo
+
+        def undo(*arguments, name=name, plain=plain):
+            undone.append(name)
+            if name == "user":
+                raise MemoryError
+            plain(*arguments)
+
+        monkeypatch.setattr(table, "undo", undo)
+    with pytest.raises(MemoryError):
+        version._take_out(dict.fromkeys(version.tables, RowVersions()))
+    assert undone == ["user", "tag"]
+
+
+def test_a_remote_table_takes_back_a_delta_staged_in_part(monkeypatch):
+    table = RemoteTable(TableEntry("t", 4, 0))
+    rows = np.ones((3, 4), np.float32)
+    table.apply(TableDelta(np.array([1, 2, 3]), rows, np.array([9])), 1)
+    before, held = table.export(1), table._slots.used
+    versions = RowVersions()
+
+    def short(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(row_kernels, "bury", short)
+    with pytest.raises(MemoryError):
+        table.apply(TableDelta(np.array([2, 5]), 2 * rows[:2], np.array([1])), 2, versions)
+    table.undo(versions, 2)
+    for got, wanted in zip(table.export(9), before):
+        np.testing.assert_array_equal(got, wanted)
+    assert table._slots.used == held
+    assert not table.torn
+
+
+def test_a_record_that_stands_keeps_its_delta_file(start, tmp_path, monkeypatch):
+    model, root = begin(start, tmp_path)
+
+    def short(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(History, "take", short)
+        with pytest.raises(MemoryError):
+            applying(model, root)()
+    come_to_rest(model)
+    assert str(model.pick().generation) == "1.5"
+    go_on(model, root)
+    assert_as_a_fresh_server(model, root)
