@@ -19,6 +19,7 @@ from serving.serve_config import ServeConfig
 from serving.workers import fleet_host as host_module
 from serving.workers.fleet_host import FleetHost
 from serving.workers.worker_counts import trial_key
+from tests.leases import unleased
 from tests.packages import make_delta, write_package
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 from tests.waiting import until
@@ -401,9 +402,10 @@ def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_i
 ):
     write_package(root, 2, users=USERS)
     host, workers = hosts()
-    host.load_all()
-    key = version_of(host).replicas.key
     path = root / "small/2/tables/user.safetensors"
+    with unleased(path):
+        host.load_all()
+    key = version_of(host).replicas.key
     why = f"tables/user.safetensors: {path.stat().st_size} bytes wanted, got 100"
     os.truncate(path, 100)
     host.mourn(0, "SIGBUS")
@@ -424,8 +426,9 @@ def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_i
 
 def test_a_death_by_sigbus_that_no_size_explains_has_every_mapped_byte_read(hosts, root, caplog):
     host, _ = hosts()
-    host.load_all()
     path = root / "small/1/tables/user.safetensors"
+    with unleased(path):
+        host.load_all()
     before = path.stat()
     with open(path, "r+b") as file:
         file.write(b"other")
