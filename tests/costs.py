@@ -107,13 +107,16 @@ class Costs:
             self.meter.leave()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self, item):
+    def pytest_runtest_teardown(self, item, nextitem):
         file = item.nodeid.split("::")[0]
         self.meter.enter(file, "(teardown)")
         try:
             return (yield)
         finally:
             self.meter.leave()
+            if nextitem is None or nextitem.path != item.path:
+                # So that a run which ends early, or still goes on, can be read.
+                self.meter.write()
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self):
