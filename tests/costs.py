@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import sys
-import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
+from time import process_time  # by name: tests put clocks of their own into the module
 
 import pytest
 
@@ -28,8 +28,8 @@ PARTS = 40  # and as many of the most expensive fixtures and tests
 
 def used():
     """Return the processor seconds of this process and of the children it has waited for."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time(), children.ru_utime + children.ru_stime
+    children = getrusage(RUSAGE_CHILDREN)
+    return process_time(), children.ru_utime + children.ru_stime
 
 
 @dataclass

@@ -50,7 +50,7 @@ def test_strangers_with_the_bucket_change_nothing_that_is_answered(store, tmp_pa
     upload_package(store, address, tmp_path / "package", keyring=ours)
     bucket, record = open_store(address), lambda n: f"{MODEL}/1/{record_name(n)}"
     owner, stranger = Owner(address, tmp_path / "owner", ours), Owner(address, tmp_path / "stranger", theirs)
-    env = {**os.environ, "FRESHET_DELTA_GUARD": "off", "XDG_STATE_HOME": str(tmp_path / "state")}
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     options = (*ALONE, "--trust", str(public))
     with ReplicaSet(address, env, tmp_path, 2, options=options) as fleet:
 

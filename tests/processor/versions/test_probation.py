@@ -16,7 +16,6 @@ from processor.watching.judge import Verdict
 from tests.guarded import FAULTS, Stream, as_inputs, write_guarded
 from tests.packages import connect
 
-pytestmark = pytest.mark.guarded
 GOOD = 12
 
 

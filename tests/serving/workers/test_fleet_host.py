@@ -92,18 +92,21 @@ def test_the_flip_comes_after_every_worker_has_prepared_it(hosts, tmp_path, monk
 
     monkeypatch.setattr(FakeWorker, "ask", watched)
     host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
-    assert seen == [("frame", 0, 0), ("frame", 1, 0)]
+    assert seen == [("frame", 0, 0), ("frame", 1, 0), ("preview", 0, 0)]
     assert version.control.flip == 1
 
 
-def test_a_delta_of_rows_says_nothing_to_any_worker(hosts, tmp_path):
+def test_a_delta_of_rows_asks_workers_for_previews_alone(hosts, tmp_path):
+    def told():
+        return [[op for op, *_ in worker.said if op != "preview"] for worker in workers]
+
     host, workers = hosts()
     host.load_all()
-    before = [len(worker.said) for worker in workers]
+    before = told()
     for step in range(1, 4):
         host.apply_delta("small", delta(tmp_path, step))
     host.rollback("small", Generation(1, 2))
-    assert [len(worker.said) for worker in workers] == before
+    assert told() == before
     assert version_of(host).control.entry(version_of(host).control.flip).step == 2
 
 
