@@ -278,7 +278,9 @@ def test_after_a_rollback_filters_and_rows_are_those_of_then_and_go_on_as_if_not
     assert admitted(again) == filters
 
 
-@pytest.mark.parametrize("features", [FEATURES, SEQUENCES], ids=["pooled", "sequences"])
+@pytest.mark.parametrize(
+    "features", [pytest.param(FEATURES, marks=pytest.mark.long), SEQUENCES], ids=["pooled", "sequences"]
+)
 def test_hashed_tables_are_served_as_they_were_trained_and_go_on_after_a_kill(features, tmp_path):
     notes = Notes()
     run = begin(tmp_path, HASHED, features, reporter=notes)
