@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -236,6 +237,8 @@ def end(server, number=signal.SIGKILL):
 
 
 def _mounted(folder):
+    if shutil.which("mount") is None:
+        return False
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", str(folder)], check=False, capture_output=True
     )  # fmt: skip
