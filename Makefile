@@ -18,14 +18,16 @@ CANARY_ARGS ?=
 CORPUS_ARGS ?= HEAD
 DOCS_ARGS ?=
 LOADTEST_ARGS ?=
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# COVERED=1 has the lines and branches that tests run counted, for `make coverage`.
+COVERED ?=
+PYTEST := $(BIN)/python -m $(if $(COVERED),coverage run -m )pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 KILL_ROUNDS ?= 200
 GPU_ARGS ?=
 RELEASE_ARGS ?=
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers bench-objects canary corpus-compare fuzz faults siege endings outage shortage mutants stock-clients soak loadtest conformance console-axe console-shots deploy-schemas kills release gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long test-costs coverage check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers bench-objects canary corpus-compare fuzz faults siege endings outage shortage mutants stock-clients soak loadtest conformance console-axe console-shots deploy-schemas kills release gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,6 +43,16 @@ test: .venv/.dev .venv/.kernels ## the tests, two files at a time, without the l
 
 test-long: .venv/.dev .venv/.kernels .venv/.tools ## the rest: training, imports, canaries, clients and kills from end to end
 	$(PYTEST) -m long $(TEST_ARGS)
+
+test-costs: .venv/.dev .venv/.kernels ## where the processor time of make test goes; loadtest/results/test-time.md
+	rm -rf build/costs
+	$(PYTEST) -m "not long" -p tests.costs --costs build/costs $(TEST_ARGS)
+	$(BIN)/python -m tests.costs build/costs loadtest/results/test-time.md
+
+coverage: .venv/.dev ## build/coverage.md: what the runs with COVERED=1 since the last report have run
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage json --quiet -o build/coverage.json
+	$(BIN)/python -m tests.covered build/coverage.json build/coverage.md
 
 check: .venv/.dev .venv/.kernels ## lint, format, types
 	$(BIN)/ruff check .

@@ -33,7 +33,7 @@ def race(folder, replicas, deltas, rows, every_s, shared=False):
     folder.mkdir()
     with ObjectServer() as store:
         os.environ.update(store.env)
-        env = {**os.environ, **FEW_CORES, "FRESHET_DELTA_GUARD": "off", "FRESHET_MIRROR": str(folder / "writer")}
+        env = {**os.environ, **FEW_CORES, "FRESHET_MIRROR": str(folder / "writer")}
         address = store.address("race")
         upload_package(store, address, folder / "package")
         publisher = PublishingProcess(address, env, folder / "publish.log")

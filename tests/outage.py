@@ -69,7 +69,7 @@ def outage(folder, seconds, hangs):
     folder.mkdir()
     with ObjectServer() as store:
         os.environ.update(store.env)
-        env = {**os.environ, "FRESHET_DELTA_GUARD": "off", "FRESHET_MIRROR": str(folder / "writer")}
+        env = {**os.environ, "FRESHET_MIRROR": str(folder / "writer")}
         address = store.address("outage")
         upload_package(store, address, folder / "package")
         publisher = PublishingProcess(address, env, folder / "publish.log")

@@ -49,14 +49,21 @@ NUMBER = re.compile(r"\d+\\\.\d{2,}(?:e\\?-\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A block of a page. line: where it begins. title: the file that it is written to, "" for none. not_run: why it is
-    left out, "" if it is not."""
+    """A block of a page. line: where it begins. title: the file that it is written to, "" for none. not_run: why the
+    page leaves it out, "" if it does not. needs: the program without which it is left out, "" for none."""
 
     line: int
     kind: str
     text: str
     title: str = ""
     not_run: str = ""
+    needs: str = ""
+
+    @property
+    def left_out(self) -> str:
+        """Why the block is not run on this machine, "" where it is."""
+        missing = self.needs and shutil.which(self.needs) is None
+        return self.not_run or (f"{self.needs} is not installed" if missing else "")
 
     @property
     def script(self) -> str:
@@ -75,13 +82,15 @@ def snippets(page: Path) -> list[Snippet]:
     for fence in FENCE.finditer(text):
         if fence["kind"]:
             line = text.count("\n", 0, fence.start("kind")) + 1
-            needed = fence["why"] if fence["mark"] == "needs" else None
-            why = fence["why"] if fence["mark"] == "not run" else ""
-            if needed and shutil.which(needed) is None:
-                why = f"{needed} is not installed"
-            block = Snippet(line, fence["kind"], fence["text"], fence["title"] or "", why or "")
-            if block.kind == SHOWN and not why and found and found[-1].not_run:
-                block = replace(block, not_run="it belongs to what is not run")
+            said = {fence["mark"]: fence["why"]}
+            block = Snippet(
+                line, fence["kind"], fence["text"], fence["title"] or "", said.get("not run", ""), said.get("needs", "")
+            )
+            if block.kind == SHOWN and found and not block.not_run:
+                before = found[-1]
+                block = replace(
+                    block, not_run="it belongs to what is not run" if before.not_run else "", needs=before.needs
+                )
             found.append(block)
     return found
 
@@ -101,10 +110,10 @@ def run(page: Path, folder: Path, free_port: Callable[[], int]) -> None:
     path = _commands(folder / ".venv" / "bin")
     pieces = ["set -eo pipefail", "trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT"]
     for number, block in enumerate(blocks):
-        if not block.not_run and block.script:
+        if not block.left_out and block.script:
             mark = f"printf '\\n{MARK} {number}\\n'"
             pieces.append(f"{mark}; {mark} >&2\n{_swapped(block.script, ports)}")
-    # Nobody who reads the page has the variables of a test run, such as the one that turns the guard off.
+    # Nobody who reads the page has the variables of a test run.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
     environment |= {"PYTHONPATH": str(ROOT), "PATH": f"{path}:{os.environ['PATH']}"}
     environment |= {name: ports[port] for name, port in PORTS.items()}
@@ -158,7 +167,7 @@ def _swapped(text: str, ports: dict[str, str]) -> str:
 def _compare(page: Path, blocks: Sequence[Snippet], outputs: dict[int, str]) -> None:
     for number, block in enumerate(blocks):
         before = next((n for n in range(number - 1, -1, -1) if blocks[n].kind in RUN), None)
-        if block.kind != SHOWN or block.not_run or before is None or before not in outputs:
+        if block.kind != SHOWN or block.left_out or before is None or before not in outputs:
             continue
         lines = iter(outputs[before].splitlines())
         for wanted in filter(None, map(str.strip, block.text.splitlines())):
@@ -179,11 +188,11 @@ def main() -> None:
     ran = left_out = 0
     for page in PAGES:
         blocks = snippets(page)
-        out = [block for block in blocks if block.not_run]
+        out = [block for block in blocks if block.left_out]
         ran, left_out = ran + len(blocks) - len(out), left_out + len(out)
         print(f"{page.relative_to(ROOT)}: {len(blocks) - len(out)} blocks, {len(out)} not run")
         for block in out:
-            print(f"    line {block.line}, {block.kind}: {block.not_run}")
+            print(f"    line {block.line}, {block.kind}: {block.left_out}")
     print(f"{ran} blocks are run, written or compared; {left_out} are not")
 
 

@@ -4,6 +4,7 @@ import ast
 import graphlib
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -125,13 +126,19 @@ def room_of(name):
     return ".".join(name.split(".")[:2])
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
+@cache
 def arrows():
     """Each module's name, and the names of the modules of the house that it imports, wherever in it."""
     names = {name_of(path): path for path in sources()}
     found = {}
     for name, path in names.items():
         used = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Import):
                 used |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -143,7 +150,7 @@ def arrows():
 
 
 def imports(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -154,8 +161,7 @@ def sources():
     return sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
 
 
-ARROWS = arrows()
-ROOMS = sorted({room_of(name) for name in ARROWS} - set(FLOORS))
+ROOMS = sorted({room_of(name_of(path)) for path in sources()} - set(FLOORS))
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
@@ -184,15 +190,15 @@ def test_a_room_imports_only_rooms_of_lower_levels_of_its_floor(room):
     """So there is no circle between rooms either."""
     floor = room.split(".")[0]
     height = {f"{floor}.{name}": -n for n, level in enumerate(LEVELS[floor]) for name in level}
-    others = {(name, other) for name in ARROWS if room_of(name) == room for other in ARROWS[name]}
+    others = {(name, other) for name in arrows() if room_of(name) == room for other in arrows()[name]}
     beside = {(name, other) for name, other in others if other.startswith(f"{floor}.") and room_of(other) != room}
     assert not {(name, other) for name, other in beside if height[room_of(other)] >= height[room]}
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_no_modules_of_a_room_import_each_other_in_a_circle(room):
-    inside = {name for name in ARROWS if room_of(name) == room}
-    graphlib.TopologicalSorter({name: ARROWS[name] & inside for name in inside}).prepare()
+    inside = {name for name in arrows() if room_of(name) == room}
+    graphlib.TopologicalSorter({name: arrows()[name] & inside for name in inside}).prepare()
 
 
 def test_the_package_format_needs_numpy_and_nothing_heavier():

@@ -42,8 +42,6 @@ class LiveServer:
         command += ["--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)]
         command += ["--admin-port", str(self.admin_port), *options]
         self._log_path = log
-        # A delta of most tests is another model altogether, which is what the guard holds.
-        env = {"FRESHET_DELTA_GUARD": "off", **(os.environ if env is None else env)}
         with open(log, "a") as out:
             self.process = subprocess.Popen(command, stdout=out, stderr=out, env=env)
 

@@ -9,7 +9,7 @@ from tests.e2e.servers import LiveServer
 from tests.packages import write_package
 from tests.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 PATIENCE_S = 60
 

@@ -14,7 +14,11 @@ from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_weights, reference, tag_id, write_package
 from tests.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.long,
+    pytest.mark.unguarded("each delta brings other weights, so that scores tell the generation"),
+]
 
 USERS = list(range(20))
 PROBE = [0, 3, 7, 19, 55]

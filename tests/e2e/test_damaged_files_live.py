@@ -14,7 +14,7 @@ from tests.e2e.test_workers_live import samples, workers
 from tests.packages import write_package
 from tests.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 USERS = range(30_000)
 TABLE = "tables/user.safetensors"

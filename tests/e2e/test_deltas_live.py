@@ -15,7 +15,11 @@ from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 from tests.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.long,
+    pytest.mark.unguarded("every row gets a value that tells the delta, so all scores move"),
+]
 
 USERS = list(range(20))
 PROBE = [0, 3, 7, 19, 55]

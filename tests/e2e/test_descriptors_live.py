@@ -18,7 +18,7 @@ from tests.e2e.test_workers_live import pids, workers
 from tests.packages import write_package
 from tests.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 BODY = json.dumps({"inputs": INPUTS}).encode()
 REQUEST = b"POST /v1/models/small:predict HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY)

@@ -20,7 +20,7 @@ from tests.explained import scores_by_hand
 from tests.packages import make_delta, write_package
 from tests.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROWS, REQUESTS = 8000, 200
@@ -111,7 +111,6 @@ def random_requests(source, manifest, rng, most_rows):
         yield n, {name: rows[:1] if n % 2 and name in users else rows for name, rows in inputs.items()}
 
 
-@pytest.mark.long
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("arch", ["deepfm", "dlrm", "two_tower", "mmoe"])
 def test_rows_of_a_trained_model_pooled_by_plain_numpy_score_as_was_served(arch, tmp_path, monkeypatch):

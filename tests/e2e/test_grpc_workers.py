@@ -16,7 +16,11 @@ from tests.e2e.test_deltas_live import FLOATS, PROBE, TAGS, USERS, delta_bytes, 
 from tests.packages import write_package
 from tests.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.long,
+    pytest.mark.unguarded("every row gets a value that tells the delta, so all scores move"),
+]
 
 WAIT_S = 30
 METHOD = "/inference.GRPCInferenceService/ModelInfer"

@@ -15,10 +15,9 @@ from tests.e2e.test_after_a_bad_delta import freshet
 from tests.guarded import FAULTS, Stream, as_inputs, write_guarded
 from tests.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.guarded]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 GOOD = 12
-GUARDED = ("--delta-guard", "on")
-LAYOUTS = {"one process": (*ALONE, *GUARDED), "workers": ("--workers", "2", *GUARDED)}
+LAYOUTS = {"one process": ALONE, "workers": ("--workers", "2")}
 
 
 def as_json(count, seed):

@@ -22,7 +22,7 @@ from processor.package.repository import Repository
 from tests.e2e import killing
 from tests.packages import make_inputs, row_of, write_package
 
-pytestmark = pytest.mark.kills
+pytestmark = [pytest.mark.kills, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("FRESHET_KILL_ROUNDS", "1"))

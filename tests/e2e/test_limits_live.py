@@ -18,7 +18,7 @@ from tests.e2e.asking import INFER, PREDICT
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import write_package
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 INPUTS = {"user": [0, 1], "tags": [["a"], []], "floats": [[0.1, 0.2, 0.3, 0.4]]}
 REST, EXAMPLES, DEEPREC = (f"/v1/models/small:{method}" for method in ("predict", "classify", "processor"))

@@ -77,7 +77,7 @@ class KilledServers:
 
 def test_what_is_published_survives_every_kill_and_both_servers_come_to_it(store, tmp_path):
     draw = random.Random(f"objects {SEED}")
-    env = {**os.environ, "FRESHET_DELTA_GUARD": "off", "FRESHET_MIRROR": str(tmp_path / "writer")}
+    env = {**os.environ, "FRESHET_MIRROR": str(tmp_path / "writer")}
     address = store.address("kills")
     upload_package(store, address, tmp_path / "package")
     publisher = KilledPublisher(lambda: PublishingProcess(address, env, tmp_path / "publish.log"))
@@ -113,7 +113,7 @@ def test_what_is_trained_survives_every_kill_and_every_event_is_learned_once(sto
 
     draw = random.Random(f"trained {SEED}")
     monkeypatch.setenv("FRESHET_MIRROR", str(tmp_path / "writer"))
-    env = {**os.environ, "FRESHET_DELTA_GUARD": "off"}
+    env = dict(os.environ)
     address, events = store.address("trained"), FolderEvents(tmp_path / "clicks")
     events.send(600)
     own = {"repository": address, "trainer_folder": str(tmp_path / "repository")}

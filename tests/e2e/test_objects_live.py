@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def env(store, tmp_path):
-    return {**os.environ, "FRESHET_DELTA_GUARD": "off", "FRESHET_MIRROR": str(tmp_path / "writer")}
+    return {**os.environ, "FRESHET_MIRROR": str(tmp_path / "writer")}
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from processor.package.version import VersionReader
 from tests.e2e.servers import ALONE, LiveServer
 from tests.plugins import environment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.tensorflow]
 
 SCRIPT = Path(__file__).parents[1] / "compiler" / "imports" / "torch_models.py"
 MODELS = ("dlrm", "dcn_v2", "two_tower")

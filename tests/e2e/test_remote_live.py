@@ -13,7 +13,7 @@ from tests.packages import write_package
 from tests.processor.tables.remote.fakes import RedisServer, needs_redis
 from tests.waiting import until
 
-pytestmark = [pytest.mark.e2e, needs_redis]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, needs_redis]
 
 
 @pytest.fixture

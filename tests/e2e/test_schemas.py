@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import write_package
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 CHECKS = (
     "not_a_server_error",

@@ -43,6 +43,7 @@ def load_again(server):
     until(lambda: server.post_json(f"/admin/models/{MODEL}/versions/1/load", {})[0] == 200)
 
 
+@pytest.mark.unguarded("each delta brings other weights, so that a load tells generations apart")
 def test_strangers_with_the_bucket_change_nothing_that_is_answered(store, tmp_path):
     private, public, key = new_key(str(tmp_path / "prod"))
     ours, theirs = Keyring.of(private), Keyring.of(new_key(str(tmp_path / "theirs"))[0], [public])
@@ -50,7 +51,7 @@ def test_strangers_with_the_bucket_change_nothing_that_is_answered(store, tmp_pa
     upload_package(store, address, tmp_path / "package", keyring=ours)
     bucket, record = open_store(address), lambda n: f"{MODEL}/1/{record_name(n)}"
     owner, stranger = Owner(address, tmp_path / "owner", ours), Owner(address, tmp_path / "stranger", theirs)
-    env = {**os.environ, "FRESHET_DELTA_GUARD": "off", "XDG_STATE_HOME": str(tmp_path / "state")}
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     options = (*ALONE, "--trust", str(public))
     with ReplicaSet(address, env, tmp_path, 2, options=options) as fleet:
 

@@ -19,7 +19,7 @@ from tests.e2e.servers import ALONE, LiveServer
 from tests.e2e.test_deltas_live import INPUTS, USERS
 from tests.packages import write_package
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 CLIENTS = Path(__file__).parent / "clients"
 COUNT = int(os.environ.get("FRESHET_STOCK_REQUESTS", "100"))

@@ -18,7 +18,11 @@ from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected
 from tests.packages import make_delta, write_package
 from tests.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.long,
+    pytest.mark.unguarded("every row gets a value that tells the delta, so all scores move"),
+]
 
 MANY = range(30_000)
 
@@ -27,7 +31,8 @@ MANY = range(30_000)
 def live(tmp_path_factory):
     folder = tmp_path_factory.mktemp("workers")
     write_package(folder / "repository", users=USERS)
-    with LiveServer(folder / "repository", "--workers", "2", "--undo-depth", "64", log=folder / "serve.log") as server:
+    options = ("--workers", "2", "--undo-depth", "64", "--delta-guard", "off")
+    with LiveServer(folder / "repository", *options, log=folder / "serve.log") as server:
         server.repository = folder / "repository"
         yield server
 

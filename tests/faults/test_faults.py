@@ -111,6 +111,7 @@ def test_every_fault_has_a_line_in_the_report():
     assert "- default: wrong: the scores" in text
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_short_campaign_on_a_live_server_finds_nothing_wrong(tmp_path):
     kinds = [k for k in INJECTIONS if k.run.__name__ in ("bad_upload", "bad_file", "slow_file", "torn_file", "stop")]

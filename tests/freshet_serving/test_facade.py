@@ -111,6 +111,7 @@ def test_names_that_a_program_does_not_need_may_be_taken(theirs, tmp_path):
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["serving.py", "processor/__init__.py", "compiler/__init__.py", "models/__init__.py"])
 @pytest.mark.parametrize("way", ["PYTHONPATH", "the folder it is started in"])
 def test_the_command_says_in_one_line_who_has_the_name(theirs, tmp_path, name, way):

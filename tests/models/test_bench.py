@@ -91,6 +91,7 @@ def test_deltas_chain_and_apply_through_the_processor(repository, tmp_path):
     assert read_delta(more).rows == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_a_model_of_smaller_rows_serves_nearly_the_same_scores_before_and_after_a_delta(tmp_path, dtype):
     for name in ("float32", dtype):

@@ -132,6 +132,7 @@ def test_what_is_called_equivalent_is_a_mutant_and_has_a_reason():
     assert [key for key, why in subjects.equivalent().items() if len(why) < 10] == []
 
 
+@pytest.mark.long
 def test_what_a_mutant_does_not_change_is_known_before_it():
     module = "processor/tables/tier.py"
     own, beside = subjects.tests_of(module)

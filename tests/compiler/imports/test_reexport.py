@@ -91,6 +91,7 @@ def test_what_is_served_then_is_what_importing_the_export_gives_to_the_bit(repos
     assert make(repository, exported) == "ctr 1.1: nothing differs\n"
 
 
+@pytest.mark.long
 def test_it_goes_on_top_of_what_is_served_after_a_rollback(repository, tmp_path):
     make(repository, saved(tmp_path, "second", seed=1))
     Ledger.of(Repository(repository).version("ctr")).rollback(0)
@@ -102,6 +103,7 @@ def test_a_row_of_unknown_keys_that_moved_is_said(repository, tmp_path):
     assert said.startswith("table 'words.embeddings': the row of unknown keys differs; it stays as it was imported\n")
 
 
+@pytest.mark.long
 def test_a_vocabulary_that_grew_brings_its_rows(repository, tmp_path):
     publisher = Publisher(repository, "ctr")
     assert make(repository, saved(tmp_path, "second", words=[*WORDS, "new"])).startswith("ctr 1.1: ")
@@ -109,6 +111,7 @@ def test_a_vocabulary_that_grew_brings_its_rows(repository, tmp_path):
     assert publisher.served().rows("words.embeddings", new)[0].all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -180,6 +180,7 @@ def roles(repository):
     return found
 
 
+@pytest.mark.long
 def test_the_users_part_is_compiled_too_with_the_same_scores(divided, tmp_path):
     repository = tmp_path / "repository"
     shutil.copytree(divided, repository)
@@ -321,6 +322,7 @@ def test_a_tampered_or_truncated_executable_is_replaced_at_load(folder, monkeypa
         np.testing.assert_allclose(scores(version), wanted, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_foreign_executable_is_compiled_anew_without_tensorflow(folder):
     pytest.importorskip("jaxlib", reason="the xla extra is not installed")
     compiled(folder, ("xla",), buckets=(8,))

@@ -57,6 +57,7 @@ def publish(root, hidden=(8, 4)):
         for t in manifest.tables
     }
     model = deepfm.build(DenseInput.from_features(manifest.features), hidden, seed=1)
+    root.mkdir(exist_ok=True)
     publish_version(root, manifest, tables, DenseGraph.from_keras(model.scores), buckets=(1, 8))
     return root
 

@@ -18,6 +18,7 @@ def line(what, amount, nbytes, *aucs):
     return summary(what, amount, runs)
 
 
+@pytest.mark.long
 def test_a_table_is_spared_in_every_way_and_the_page_tells_it(tmp_path, monkeypatch):
     for name, few in (("ADMITTED", (2,)), ("KEPT_SHARES", (0.2,)), ("NORMS", (0.5,)), ("HASHED_SHARES", (0.1,))):
         monkeypatch.setattr(bench_admission, name, few)

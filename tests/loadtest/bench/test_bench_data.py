@@ -35,6 +35,7 @@ def test_both_tables_hold_the_same_rows_and_both_sides_read_all_of_them(tmp_path
     assert made(1, 0).column_names == COLUMNS
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 def test_a_measurement_is_a_document_that_the_page_tells(monkeypatch):
     pytest.importorskip("tensorflow", reason="training needs the train extra")

@@ -9,7 +9,7 @@ from loadtest.bench.bench_guard import FAULTS, LEARNED, ShuffledLabels, measure,
 from models.data.synthetic import SyntheticSource
 from processor.watching.delta_guard import OFF, ON
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.guarded]
+pytestmark = pytest.mark.tensorflow
 
 
 def test_labels_are_shuffled_from_a_row_on_within_their_batch():

@@ -72,6 +72,7 @@ def evaluated(tmp_path_factory):
     from processor.chain.ledger import Ledger
     from processor.package.repository import Repository
     from tests.models.training.test_loop import Notes
+    from tests.models.training.trainers import CompiledOnce
 
     folder = tmp_path_factory.mktemp("evaluated")
     batch, notes = make_batch(ROWS), Notes()
@@ -82,11 +83,15 @@ def evaluated(tmp_path_factory):
         data=data,
         evaluate=EvaluateConfig(("channel", "hour", "city"), "user"),
     )
-    run = TrainingRun(config, reporter=notes)
     made = Evaluated(folder / "repository", data, batch, notes=notes.notes)
-    for generation in itertools.chain((run.full() for _ in range(1)), run.stream()):
-        made.scores[generation] = run.trainer.score(batch.columns)
-        if generation.step == 2:
-            Ledger.of(Repository(made.repository).version("mixed")).rollback(1)
-    made.summary = run.run()
+    with pytest.MonkeyPatch.context() as patch:
+        # One size of batch is enough: what is evaluated are generations.
+        compiled = CompiledOnce(tmp_path_factory.mktemp("compiled"))
+        patch.setattr("compiler.building.packaging.compile_graph", compiled.compile_graph)
+        run = TrainingRun(config, reporter=notes)
+        for generation in itertools.chain((run.full() for _ in range(1)), run.stream()):
+            made.scores[generation] = run.trainer.score(batch.columns)
+            if generation.step == 2:
+                Ledger.of(Repository(made.repository).version("mixed")).rollback(1)
+        made.summary = run.run()
     return made

@@ -22,7 +22,7 @@ from processor.package.manifest import Feature
 from processor.package.transforms import Transform
 from tests.models.training.streams import FEATURES, MixedSource, make_batch, make_config, spread
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
 ITEMS = 3000
 

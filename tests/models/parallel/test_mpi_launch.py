@@ -90,6 +90,7 @@ def pids_of(started):
     return [int(pid) for pid in line[1:]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", [0, 2])
 def test_a_killed_process_ends_all_and_one_line_says_which_it_was(which):
     started = start(3, WAITING)

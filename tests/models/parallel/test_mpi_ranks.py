@@ -64,6 +64,7 @@ ranks.end()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_messages_of_any_length_arrive_in_order_on_each_channel(processes):
     status, out = run_ranks(processes, MESSAGES)

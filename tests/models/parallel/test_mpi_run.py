@@ -100,6 +100,7 @@ def test_processes_below_somebody_elses_mpirun_are_refused_by_the_first_alone(mo
     refuse_processes(4)
 
 
+@pytest.mark.long
 def test_the_command_below_mpirun_says_so_in_one_line(tmp_path):
     options = ["-m", "freshet_serving", "train", "--config", "none.toml", "--processes", "4"]
     command = [mpiexec(), "-n", "2", sys.executable, *options]

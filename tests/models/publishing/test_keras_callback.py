@@ -33,6 +33,7 @@ def fit(model, callback, seed=0, epochs=1, **options):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_what_is_served_is_what_the_model_has_for_every_optimizer(repository, model, name):
     optimizer, collected = OPTIMIZERS[name]
@@ -52,6 +53,7 @@ def test_what_is_served_is_what_the_model_has_for_every_optimizer(repository, mo
         assert set(delta.tables["item_rows.embeddings"].keys.tolist()) == items
 
 
+@pytest.mark.long
 def test_a_callback_goes_from_one_fit_and_one_optimizer_to_the_next(repository, model):
     model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
     callback = Publisher(repository, "ctr").keras(every_batches=4)
@@ -82,6 +84,7 @@ def test_rows_with_dense_gradients_are_compared(repository):
     assert len(read_delta(repository / "ctr/1/deltas/4.safetensors").tables["item_rows.embeddings"].keys) == 30
 
 
+@pytest.mark.long
 def test_a_fit_that_was_compiled_before_is_tracked_too(repository, model):
     model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy", steps_per_execution=2)
     model.fit(*make_data(seed=5), batch_size=8, verbose=0)

@@ -11,6 +11,7 @@ from tests.models.training.streams import MixedSource, make_config
 pytestmark = pytest.mark.tensorflow
 
 
+@pytest.mark.long
 def test_a_run_leaves_its_tables_as_parquet_and_nobody_takes_them_for_checkpoints(tmp_path, quick):
     training = TrainingRun(make_config(tmp_path), MixedSource(584))
     training.run()

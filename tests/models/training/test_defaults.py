@@ -71,6 +71,7 @@ def test_one_line_says_what_was_chosen_and_for_how_many_rows():
     assert told(some, chosen(some, columns(3), None), None) == "defaults: network 0.001"
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("share", [0.5, 0.03])
 def test_a_small_table_with_a_plain_signal_is_learned_in_one_epoch(share):

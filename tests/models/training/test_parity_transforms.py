@@ -65,6 +65,7 @@ class RawSource:
             yield self.all.slice(first, min(first + rows, len(self.all)))
 
 
+@pytest.mark.long
 def test_every_generation_is_served_from_raw_columns_as_it_was_trained(tmp_path, quick):
     config = config_of(tmp_path)
     source = RawSource(400, config.features)

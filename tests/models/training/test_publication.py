@@ -29,7 +29,10 @@ def test_counts_that_no_table_file_can_hold_are_the_most_that_it_can():
 
 
 @pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8")
-@pytest.mark.parametrize(("max_error", "precisions"), [(0.05, {"int8", "float32"}), (0.0, {"float32"})])
+@pytest.mark.parametrize(
+    ("max_error", "precisions"),
+    [(0.05, {"int8", "float32"}), pytest.param(0.0, {"float32"}, marks=pytest.mark.long)],
+)
 def test_a_training_file_may_want_versions_in_int8_and_gets_float32_with_the_reason_where_that_is_too_far_off(
     max_error, precisions, tmp_path, monkeypatch
 ):

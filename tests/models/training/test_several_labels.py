@@ -51,6 +51,7 @@ def trainer_of(config):
     return Trainer(draft(config, {}), config.train, config.network, config.fusion)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_two_labels_are_trained_published_and_served_through_every_delta(tmp_path):
     config = config_of(tmp_path, experts=2, tower=(4,), fusion={"final": "click ** 1.0 * buy ** 0.5"})

@@ -34,6 +34,7 @@ def judged(guard, windows):
     return [reason for reason in map(guard.judge, windows) if reason]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("rows", "rate"), [(1000, 0.4), (4000, 0.1)])
 def test_of_two_thousand_good_windows_none_is_held(seed, rows, rate):

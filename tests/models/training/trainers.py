@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 from compiler.building import compile as compiling
+from compiler.building import parts as dividing
 from compiler.dense.dense_graph import DenseGraph
 from models.config.model_section import ONE_LABEL
 from models.pipeline.step_profile import StepProfile
@@ -43,13 +44,20 @@ def renew(trainer, weights, optimizer):
 
 
 class CompiledOnce:
-    """Stands in for compile_graph and DenseGraph.save: what holds no weights is made once and copied after."""
+    """Stands in for parts, compile_graph and DenseGraph.save: what holds no weights is made once and copied after."""
 
     def __init__(self, cache):
-        self._cache, self._entries = cache, {}
+        self._cache, self._entries, self._parts = cache, {}, {}
 
     def _key(self, graph):
         return str(hash((graph.width, tuple((name, a.shape) for name, a in graph.weights.items()))))
+
+    def parts(self, graph, features, buckets):
+        """The parts of the first graph of these features and shapes: of them compile_graph takes no weight."""
+        key = f"{self._key(graph)} {graph.outputs} {features} {buckets}"
+        if key not in self._parts:
+            self._parts[key] = dividing.parts(graph, features, buckets)
+        return self._parts[key]
 
     def compile_graph(self, graph, version_folder, buckets, progress=None, role=WHOLE):
         key = f"{role}{self._key(graph)}"

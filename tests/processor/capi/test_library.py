@@ -59,6 +59,7 @@ def test_the_example_in_c_gets_scores(folder):
     assert list(answered(folder, ["./example"]).array_shape.dim) == [3, 1]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("go") is None, reason="needs Go")
 def test_the_example_in_go_gets_scores(folder):
     env = {

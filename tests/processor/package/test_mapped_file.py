@@ -9,6 +9,7 @@ from processor.errors import Corrupt
 from processor.package import mapped_file
 from processor.package.mapped_file import BYTES, CHANGES, SIZES, MappedFile
 from processor.package.tensors import crc32
+from tests.leases import unleased
 from tests.waiting import GIVE_UP_S
 
 DATA = bytes(range(256)) * 64
@@ -24,7 +25,9 @@ def path(tmp_path):
 
 @pytest.fixture
 def mapped(path):
-    return MappedFile.of(path, "tables/t", crc32(DATA), None)
+    """The file as it is mapped where there are no leases."""
+    with unleased(path):
+        return MappedFile.of(path, "tables/t", crc32(DATA), None)
 
 
 def efforts(mapped):
@@ -43,7 +46,6 @@ def change_aside(change):
     return thread
 
 
-@pytest.mark.leased
 @pytest.mark.parametrize(
     "change",
     [lambda path: os.truncate(path, 100), lambda path: path.write_bytes(b"other"), lambda path: overwrite(path, b"x")],
@@ -67,7 +69,6 @@ def test_who_wants_to_write_to_a_mapped_file_waits_until_nobody_maps_it(path, ch
     assert not mapped_file.is_written_to(path)
 
 
-@pytest.mark.leased
 def test_what_does_not_write_to_a_mapped_file_waits_for_nobody(path):
     mapped = MappedFile.of(path, "tables/t", crc32(DATA), None)
     os.link(path, path.with_name("backup"))
@@ -80,7 +81,6 @@ def test_what_does_not_write_to_a_mapped_file_waits_for_nobody(path):
     assert efforts(mapped) == ["", "", ""]
 
 
-@pytest.mark.leased
 def test_a_file_that_is_open_for_writing_already_is_mapped_and_looked_at(path):
     with open(path, "r+b") as writer:
         mapped = MappedFile.of(path, "tables/t", crc32(DATA), None)
@@ -89,7 +89,6 @@ def test_a_file_that_is_open_for_writing_already_is_mapped_and_looked_at(path):
     assert mapped.damage(SIZES).startswith("was cut short")
 
 
-@pytest.mark.leased
 def test_no_signal_comes_of_a_writer_who_meets_a_lease_that_was_just_taken(path):
     """SIGIO, which comes of leases by default, would end this very process."""
     ended = threading.Event()

@@ -5,7 +5,7 @@ import errno
 
 import pytest
 
-from processor.chain import ledger as ledger_module
+from processor.chain import patrol as patrol_module
 from processor.chain.damage import repair
 from processor.chain.ledger import Ledger
 from processor.errors import BadInput, Conflict, NotFound, NotReady, TooLarge
@@ -236,14 +236,14 @@ def test_a_served_delta_that_is_put_back_as_it_was_is_followed_by_what_came_sinc
 def test_a_recorded_delta_that_cannot_be_read_for_want_of_descriptors_is_served_once_there_are_some(root, monkeypatch):
     model = open_model(root)
     record(root, 1, [1])
-    real = ledger_module.read_delta_file
+    real = patrol_module.read_delta_file
 
     def starved(*arguments):
         with few_descriptors():
             return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_module, "read_delta_file", starved)
+        patch.setattr(patrol_module, "read_delta_file", starved)
         assert looked(model) == ["small delta 1 waits: 1.safetensors: cannot be read: Too many open files"]
         assert model.chain(1).state == "WAITING"
     assert looked(model) == ["small 1.1 served"]

@@ -24,6 +24,7 @@ from processor.versions.host import ModelHost
 from processor.versions.policy import ModelPolicy
 from processor.versions.routes import VersionStatus
 from processor.versions.served_version import ServedVersion
+from tests.leases import unleased
 from tests.packages import make_delta, tag_id, write_package
 from tests.processor.engines import (
     TIMEOUT_S,
@@ -276,9 +277,11 @@ def test_a_version_that_is_told_of_is_listed_by_its_state_until_it_is_there(root
 
 def test_one_model_whose_files_cannot_be_looked_at_ends_the_look_at_no_other(root, open_processor, monkeypatch, caplog):
     write_package(root, users=USERS, model="a-stuck")
-    processor = open_processor()
+    table = root / "small" / "1" / "tables" / "user.safetensors"
+    with unleased(table):
+        processor = open_processor()
     monkeypatch.setattr(processor.catalogue["a-stuck"], "examine", lambda effort: 1 / 0)
-    os.truncate(root / "small" / "1" / "tables" / "user.safetensors", 100)
+    os.truncate(table, 100)
     (line,) = processor.examine()
     assert line.startswith("small version 1 is served no more: tables/user.safetensors: was cut short")
     assert "the files of a-stuck could not be looked at" in caplog.text

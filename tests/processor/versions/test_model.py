@@ -18,6 +18,7 @@ from processor.versions.refusals import FIRST_WAIT_S
 from processor.versions.replica import Replica
 from processor.versions.served_version import ServedVersion
 from tests.descriptors import few_descriptors
+from tests.leases import unleased
 from tests.packages import connect, make_delta, write_package
 from tests.processor.versions.models import (
     USERS,
@@ -421,9 +422,19 @@ def test_traffic_that_is_not_ours_is_told_of_and_left_alone(three, caplog):
     assert "cannot be read" in caplog.text
 
 
+def users_of(root, version=1):
+    return root / "small" / str(version) / "tables" / "user.safetensors"
+
+
+def open_unleased(root, version=1):
+    """A model whose served table this process can damage without waiting for itself."""
+    with unleased(users_of(root, version)):
+        return open_model(root)
+
+
 def cut(root, version=1):
     """Cuts a served table short; returns what is said of it, when it is noticed and when it is read anew."""
-    path = root / "small" / str(version) / "tables" / "user.safetensors"
+    path = users_of(root, version)
     sizes = f"{path.stat().st_size} bytes wanted, got 100"
     os.truncate(path, 100)
     name = "tables/user.safetensors"
@@ -436,7 +447,7 @@ def cut(root, version=1):
 def test_a_version_whose_mapped_file_was_cut_short_goes_at_once_and_the_one_before_it_is_served(root):
     write_package(root, 2, users=USERS)
     publish(root, 1, [1], tag=5)
-    model = open_model(root)
+    model = open_unleased(root, 2)
     assert model.examine(CHANGES) == []
     noticed, refused = cut(root, 2)
     assert model.examine(SIZES) == [noticed]
@@ -451,8 +462,8 @@ def test_a_version_whose_mapped_file_was_cut_short_goes_at_once_and_the_one_befo
 
 
 def test_a_version_that_was_overwritten_in_place_is_not_served_unverified(root):
-    model = open_model(root)
-    path = root / "small" / "1" / "tables" / "user.safetensors"
+    model = open_unleased(root)
+    path = users_of(root)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + b"!")
     assert model.examine(SIZES) == []
@@ -463,10 +474,10 @@ def test_a_version_that_was_overwritten_in_place_is_not_served_unverified(root):
 
 
 def test_a_version_whose_file_is_sound_again_by_the_next_look_is_served_again(root):
-    model = open_model(root)
+    model = open_unleased(root)
     publish(root, 1, [1], tag=5)
     model.poll()
-    path = root / "small" / "1" / "tables" / "user.safetensors"
+    path = users_of(root)
     path.with_name("copy").write_bytes(path.read_bytes())
     cut(root)
     assert len(model.examine(SIZES)) == 1
@@ -476,7 +487,7 @@ def test_a_version_whose_file_is_sound_again_by_the_next_look_is_served_again(ro
 
 
 def test_a_damaged_version_goes_though_somebody_else_is_at_work_on_the_model(root):
-    model, held, done = open_model(root), threading.Event(), threading.Event()
+    model, held, done = open_unleased(root), threading.Event(), threading.Event()
 
     def work():
         with model._lock:
@@ -496,7 +507,7 @@ def test_a_damaged_version_goes_though_somebody_else_is_at_work_on_the_model(roo
 
 
 def test_no_delta_is_put_on_a_version_that_is_served_no_more(root):
-    model = open_model(root)
+    model = open_unleased(root)
     version = model.pick()
     cut(root)
     model.examine(SIZES)

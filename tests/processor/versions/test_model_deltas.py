@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from processor.chain import ledger as ledger_module
+from processor.chain import patrol as patrol_module
 from processor.chain.chain_record import ChainRecord
 from processor.clock import SystemClock
 from processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound, NotReady, TooLarge
@@ -35,13 +35,13 @@ def root(tmp_path):
 @pytest.fixture
 def reads(monkeypatch):
     """Names of the delta files that were opened, in order."""
-    seen, read = [], ledger_module.read_delta_file
+    seen, read = [], patrol_module.read_delta_file
 
     def watch(path, *most):
         seen.append(path.name)
         return read(path, *most)
 
-    monkeypatch.setattr(ledger_module, "read_delta_file", watch)
+    monkeypatch.setattr(patrol_module, "read_delta_file", watch)
     return seen
 
 
@@ -108,7 +108,7 @@ def test_a_corrupt_delta_is_refused_once_and_served_once_it_is_replaced_by_a_goo
 def test_a_delta_that_is_replaced_while_the_bad_one_is_read_is_not_taken_for_the_bad_one(root, monkeypatch):
     model = open_model(root)
     path = publish(root, 1, [1], tag=6)
-    good, read = path.read_bytes(), ledger_module.read_delta_file
+    good, read = path.read_bytes(), patrol_module.read_delta_file
     path.write_bytes(b"bad")
 
     def replaced_meanwhile(path):
@@ -118,9 +118,9 @@ def test_a_delta_that_is_replaced_while_the_bad_one_is_read_is_not_taken_for_the
             path.with_name(".new").write_bytes(good)
             os.replace(path.with_name(".new"), path)
 
-    monkeypatch.setattr(ledger_module, "read_delta_file", replaced_meanwhile)
+    monkeypatch.setattr(patrol_module, "read_delta_file", replaced_meanwhile)
     refused, *served = model.poll()
-    monkeypatch.setattr(ledger_module, "read_delta_file", read)
+    monkeypatch.setattr(patrol_module, "read_delta_file", read)
     assert refused.startswith("small delta 1 refused")
     assert served + model.poll() == ["small 1.1 served"]
 

@@ -19,7 +19,6 @@ from processor.watching.judge import Verdict
 from tests.guarded import FAULTS, USERS, Stream, as_inputs, write_guarded
 from tests.packages import DIM, connect
 
-pytestmark = pytest.mark.guarded
 GOOD = 12
 
 

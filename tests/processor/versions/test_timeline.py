@@ -35,7 +35,7 @@ def test_each_delta_tells_what_it_brought_and_how_long_it_took(model, tmp_path):
     (entry,) = model.timeline(1, MOST)["entries"]
     here = entry["here"]
     assert (entry["state"], entry["parent"], entry["in_memory"]) == ("current", "1.0", True)
-    assert (here["rows"], here["removed"], here["dense"] > 0, here["verdict"]) == (3, 1, True, "not judged")
+    assert (here["rows"], here["removed"], here["dense"] > 0, here["verdict"]) == (3, 1, True, "in line")
     assert here["apply_ms"] > 0
     assert here["age_s"] >= 0
     assert entry["nbytes"] > 0
@@ -69,7 +69,6 @@ def test_a_start_replays_and_says_so(model, tmp_path):
     assert len(verdicts) == 40
 
 
-@pytest.mark.guarded
 def test_a_delta_that_is_held_waits_behind_its_gate_with_the_reason(tmp_path):
     write_guarded(tmp_path)
     stream = Stream()

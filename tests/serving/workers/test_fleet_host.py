@@ -20,6 +20,7 @@ from serving.serve_config import ServeConfig
 from serving.workers import fleet_host as host_module
 from serving.workers.fleet_host import FleetHost
 from serving.workers.worker_counts import trial_key
+from tests.leases import unleased
 from tests.packages import make_delta, write_package
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 from tests.waiting import until
@@ -92,18 +93,21 @@ def test_the_flip_comes_after_every_worker_has_prepared_it(hosts, tmp_path, monk
 
     monkeypatch.setattr(FakeWorker, "ask", watched)
     host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
-    assert seen == [("frame", 0, 0), ("frame", 1, 0)]
+    assert seen == [("frame", 0, 0), ("frame", 1, 0), ("preview", 0, 0)]
     assert version.control.flip == 1
 
 
-def test_a_delta_of_rows_says_nothing_to_any_worker(hosts, tmp_path):
+def test_a_delta_of_rows_asks_workers_for_previews_alone(hosts, tmp_path):
+    def told():
+        return [[op for op, *_ in worker.said if op != "preview"] for worker in workers]
+
     host, workers = hosts()
     host.load_all()
-    before = [len(worker.said) for worker in workers]
+    before = told()
     for step in range(1, 4):
         host.apply_delta("small", delta(tmp_path, step))
     host.rollback("small", Generation(1, 2))
-    assert [len(worker.said) for worker in workers] == before
+    assert told() == before
     assert version_of(host).control.entry(version_of(host).control.flip).step == 2
 
 
@@ -402,9 +406,10 @@ def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_i
 ):
     write_package(root, 2, users=USERS)
     host, workers = hosts()
-    host.load_all()
-    key = version_of(host).replicas.key
     path = root / "small/2/tables/user.safetensors"
+    with unleased(path):
+        host.load_all()
+    key = version_of(host).replicas.key
     why = f"tables/user.safetensors: {path.stat().st_size} bytes wanted, got 100"
     os.truncate(path, 100)
     host.mourn(0, "SIGBUS")
@@ -425,8 +430,9 @@ def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_i
 
 def test_a_death_by_sigbus_that_no_size_explains_has_every_mapped_byte_read(hosts, root, caplog):
     host, _ = hosts()
-    host.load_all()
     path = root / "small/1/tables/user.safetensors"
+    with unleased(path):
+        host.load_all()
     before = path.stat()
     with open(path, "r+b") as file:
         file.write(b"other")

@@ -18,6 +18,7 @@ def test_ranks_lie_all_over_the_rows_and_no_two_rows_have_one_id():
     assert len(np.unique(ids_of(np.arange(100_000)))) == 100_000
 
 
+@pytest.mark.long
 def test_a_table_grows_by_what_it_is_filled_with_and_what_its_steps_bring():
     growth = Growth(common=500, batch_rows=64)
     new, rounds, steps = round(0.02 * FEATURES * 64), 2, 3

@@ -41,6 +41,7 @@ def test_what_a_side_says_is_read_as_scores_and_an_auc(monkeypatch):
     assert auc == 0.625
 
 
+@pytest.mark.long
 def test_a_process_alone_says_scores_after_a_hundred_batches_and_an_auc(capfd):
     process_auc.learn_stream(256 * 102, "float32", "adagrad", None)
     first, second = (line.split() for line in capfd.readouterr().out.splitlines())

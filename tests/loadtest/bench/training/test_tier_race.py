@@ -14,6 +14,7 @@ from models.embedding import tiered_rows
 pytestmark = pytest.mark.tensorflow
 
 
+@pytest.mark.long
 def test_both_sides_learn_in_turn_and_lookups_count_apart_while_a_log_is_compacted(tmp_path, monkeypatch):
     monkeypatch.setattr(tiered_rows, "LEAST_ROWS", 64)
     monkeypatch.setattr(tiered_rows, "HOT_SHARE", 1e-3)
