@@ -11,8 +11,10 @@ bench_tables    `make bench-tables`
 bench_data      `make bench-data`
 bench_defaults  `make bench-defaults`
 bench_admission  `make bench-admission`
+bench_small_tables  `make bench-small-tables`
 bench_guard     `make bench-guard`
 labelled_tables  the tables of `make bench-defaults`
+random_tables   the tables of `make bench-small-tables`
 bench_passes    what the compiler's passes gain
 bench_useronce  what the user-once division gains
 practice        rows of practice, and what is compiled with them
