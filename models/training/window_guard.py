@@ -85,19 +85,29 @@ class RunningSpread:
         """Return whether there is enough to judge a window by."""
         return self.compared or self.windows >= config.first_windows
 
-    def bound(self, config: GuardConfig, error: float, least: float) -> float:
-        """Return how far from the mean a window may be whose sampling error is `error`.
+    def bound(self, config: GuardConfig, error: float, least: float, shortness: float = 1.0) -> float:
+        """Return how far from the mean a window may be.
 
-        The spread holds what sampling did to other windows, so the larger of the two counts.
+        Args:
+            config: how many times its spread.
+            error: sampling error of the window, were its rows independent.
+            least: bound below which nothing is held.
+            shortness: see WindowFigures. Rows come in clusters (a user's session), which the spread of whole windows
+                holds and `error` does not; a shorter window has fewer of them.
+
+        Returns:
+            The distance from the mean. The spread holds what sampling did to other windows, so the larger of the two
+            counts.
         """
-        return max(least, config.sigmas * math.hypot(max(self.spread, error), self.mean_error))
+        return max(least, config.sigmas * math.hypot(max(self.spread * shortness, error), self.mean_error))
 
 
 @dataclass(frozen=True, slots=True)
 class WindowFigures:
     """A window's figures. auc, calibration: of its rows before they were learned, calibration the logarithm of the mean
     score over the mean label; with what chance alone moves each by. rise: of the log-loss of earlier rows by the new
-    weights, as a share, None where there were none. enough: whether there are rows enough to learn from."""
+    weights, as a share, None where there were none. shortness: how many times larger the sampling error of its AUC is
+    than that of a window with rows enough to learn from, 1 or more."""
 
     rows: int
     auc: float
@@ -107,7 +117,12 @@ class WindowFigures:
     rise: float | None
     rise_error: float
     lost: int = 0
-    enough: bool = True
+    shortness: float = 1.0
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are rows enough to learn from."""
+        return self.shortness <= 1
 
 
 class WindowGuard:
@@ -167,19 +182,19 @@ class WindowGuard:
             self._usual[name] = RunningSpread(spread, int(windows), mean, mean_error, bool(compared))
 
     def _out_of_line(self, figures: WindowFigures) -> str:
-        config, usual = self._config, self._usual
+        config, usual, short = self._config, self._usual, figures.shortness
         if figures.lost:
             return f"{figures.lost:,} of {figures.rows:,} scores are no numbers"
         if usual["auc"].is_known(config):
             auc, calibration = usual["auc"], usual["calibration"]
-            drop, most = auc.mean - figures.auc, auc.bound(config, figures.auc_error, config.auc_drop)
+            drop, most = auc.mean - figures.auc, auc.bound(config, figures.auc_error, config.auc_drop, short)
             if drop > most:
                 return (
                     f"AUC {figures.auc:.4f} over {figures.rows:,} rows before they were learned,"
                     f" usually {auc.mean:.4f}: at most {most:.4f} less wanted"
                 )
             off = abs(figures.calibration - calibration.mean)
-            most = calibration.bound(config, figures.calibration_error, math.log1p(config.calibration))
+            most = calibration.bound(config, figures.calibration_error, math.log1p(config.calibration), short)
             if off > most:
                 return (
                     f"mean score {math.exp(figures.calibration):.3f} times the mean label over {figures.rows:,} rows"
@@ -241,7 +256,7 @@ class WindowScores:
         """Return the figures of the rows so far; with few of them the sampling errors are large."""
         auc = self._scored.auc()
         of_chance = auc_error(0.5, self._positive, self._negative)
-        enough = of_chance <= MOST_AUC_ERROR
+        shortness = max(1.0, of_chance / MOST_AUC_ERROR)
         rise, rise_error = self._rise or (None, 0.0)
         score, label = max(self._score, 1e-9), max(self._label, 1e-9)
         error = auc_error(auc, self._positive, self._negative)
@@ -249,13 +264,13 @@ class WindowScores:
             self._rows,
             auc,
             # The error of an AUC of 0 or 1 would be 0, however few rows there are.
-            error if enough else max(error, of_chance),
+            error if shortness <= 1 else max(error, of_chance),
             math.log(score / label),
             math.sqrt(self._chance) / min(score, label),
             rise,
             rise_error,
             self._lost,
-            enough,
+            shortness,
         )
 
 

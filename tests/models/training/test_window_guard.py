@@ -194,6 +194,23 @@ def test_windows_of_few_rows_are_seldom_held_and_teach_nothing(rate):
     assert held == 0
 
 
+def test_short_windows_of_one_users_rows_are_not_held():
+    """200 rows are the sessions of two users, one of whom likes everything; so it is on MovieLens."""
+    random, guard, held = np.random.default_rng(10), WindowGuard(CONFIG), 0
+    guard.begin_with(figures_of(random, 20_000, 0.57, 0.8))
+    window = WindowScores()
+    for _ in range(1500):
+        users = np.repeat(random.normal(0, 1.0, 2), 100)
+        known = random.normal(0.3, 0.7, 200)
+        scores = (1 / (1 + np.exp(-known))).astype(np.float32)
+        window.add((random.random(200) < 1 / (1 + np.exp(-known - users))).astype(np.float32), scores, None)
+        figures = window.figures()
+        held += bool(guard.judge(figures))
+        if figures.enough:
+            window = WindowScores()
+    assert held == 0
+
+
 def test_without_held_out_rows_of_both_labels_the_first_windows_are_learned_from_alone():
     random = np.random.default_rng(9)
     for nothing in (WindowScores(), WindowScores()):
