@@ -13,6 +13,11 @@ bench_defaults  `make bench-defaults`
 bench_admission  `make bench-admission`
 bench_small_tables  `make bench-small-tables`
 bench_guard     `make bench-guard`
+guard_streams   good streams of `make bench-guard`, trained and kept
+guard_replay    a server's model that follows a kept stream in process
+guard_poison    poison of `make bench-guard`
+guard_trial     good streams followed, poison tried on each
+shop_streams    made-up shops whose good streams look odd
 labelled_tables  the tables of `make bench-defaults`
 random_tables   the tables of `make bench-small-tables`
 bench_passes    what the compiler's passes gain
