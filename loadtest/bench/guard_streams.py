@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from loadtest.bench.shop_streams import ShopKind, ShopSource
 from models.config.train_config import TrainConfig, parse_config
 from models.data.open_data import default_features, open_source
@@ -147,13 +149,14 @@ def train_stream(stream: GuardStream, data: Path, folder: Path, deltas: int) -> 
 
 
 def _coming(stream: GuardStream, source: Source, deltas: int) -> Iterator[Batch]:
-    """The rows that are asked for before each delta: a window that moves on every 25 deltas, or always the same."""
+    """The rows that are asked for while 25 deltas come: some of those that these deltas learn, or always the same. They
+    are spread over them all: consecutive rows may be one user's, and many users ask a server at a time."""
     if stream.asked:
         yield next(source.batches(stream.asked, stream.full_rows))
         return
     step = 25 * stream.delta_rows
     for first in range(stream.full_rows, stream.full_rows + deltas * stream.delta_rows, step):
-        batch = next(source.batches(ASKED_ROWS, first), None)
+        batch = next(source.batches(step, first), None)
         if batch is None or not len(batch):
             return
-        yield batch
+        yield batch.take(np.linspace(0, len(batch) - 1, min(ASKED_ROWS, len(batch))).astype(np.int64))
