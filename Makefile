@@ -27,7 +27,7 @@ RELEASE_ARGS ?=
 TOOLS := 'setuptools>=77' hatchling twine check-wheel-contents cyclonedx-bom check-jsonschema pre-commit
 TEST_ARGS ?=
 
-.PHONY: help install demo test test-long test-costs coverage check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers bench-objects canary corpus-compare fuzz faults siege endings outage shortage mutants stock-clients soak loadtest conformance console-axe console-shots deploy-schemas kills release gpu-bundle gpu-check image-steps constraints clean
+.PHONY: help install demo test test-long test-costs coverage check protos docs docs-reference docs-snippets docs-figures format bench bench-tables bench-backends bench-defaults bench-small-tables bench-train bench-quality verdict verdict-lookup verdict-loadgen verdict-perf-analyzer bench-growth bench-processes bench-processes-grid bench-data bench-admission bench-guard bench-tiers bench-join bench-follow bench-peers bench-objects canary corpus-compare fuzz faults siege endings outage shortage mutants stock-clients soak loadtest conformance console-axe console-shots deploy-schemas kills release gpu-bundle gpu-check image-steps constraints clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -91,6 +91,9 @@ bench-backends: .venv/.dev .venv/.kernels ## what `freshet compile` chooses, aga
 
 bench-defaults: .venv/.dev .venv/.kernels ## what `freshet train` chooses by itself, against a grid; loadtest/results/defaults.md
 	$(BIN)/python -m loadtest.bench.bench_defaults $(BENCH_ARGS)
+
+bench-small-tables: .venv/.dev .venv/.kernels ## defaults on twenty random small tables: how far good deltas move scores, and AUC; loadtest/results/small-tables.md
+	$(BIN)/python -m loadtest.bench.bench_small_tables $(BENCH_ARGS)
 
 bench-train: .venv/.dev .venv/.kernels ## steps of training beside Keras' and PyTorch's; FRESHET_TORCH_PYTHON=a Python that has torch; loadtest/results/train.md
 	$(BIN)/python -m loadtest.bench.training.race $(BENCH_ARGS)

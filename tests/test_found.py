@@ -137,6 +137,9 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/models/training/test_loop_follow.py",
     ),
     "models/training/stream_quality.py": ("tests/models/training/test_loop_versions.py",),
+    "loadtest/bench/guard_streams.py": ("tests/loadtest/bench/test_guard_trial.py",),
+    "loadtest/bench/guard_replay.py": ("tests/loadtest/bench/test_guard_trial.py",),
+    "loadtest/bench/guard_poison.py": ("tests/loadtest/bench/test_guard_trial.py",),
     **found_serving.TESTED_BY,
 }
 """Module -> the test files of others that would fail if it broke; none where it is only ever run by hand."""

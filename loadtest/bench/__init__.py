@@ -11,8 +11,15 @@ bench_tables    `make bench-tables`
 bench_data      `make bench-data`
 bench_defaults  `make bench-defaults`
 bench_admission  `make bench-admission`
+bench_small_tables  `make bench-small-tables`
 bench_guard     `make bench-guard`
+guard_streams   good streams of `make bench-guard`, trained and kept
+guard_replay    a server's model that follows a kept stream in process
+guard_poison    poison of `make bench-guard`
+guard_trial     good streams followed, poison tried on each
+shop_streams    made-up shops whose good streams look odd
 labelled_tables  the tables of `make bench-defaults`
+random_tables   the tables of `make bench-small-tables`
 bench_passes    what the compiler's passes gain
 bench_useronce  what the user-once division gains
 practice        rows of practice, and what is compiled with them

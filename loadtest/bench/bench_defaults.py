@@ -25,7 +25,7 @@ from loadtest.bench.labelled_tables import TABLES, FirstRows, LabelledTable
 from models.config.train_config import TrainConfig
 from models.config.train_section import TrainSettings
 from models.training.defaults import chosen
-from models.training.spec import draft, measure_log_odds, measure_scaling
+from models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from models.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -50,11 +50,11 @@ class LabelledSplit:
         self.learned, self._chosen_on = round(rows * LEARNED), round(rows * CHOSEN_ON)
         first = FirstRows(self._source, self.learned)
         self._manifest = draft(self.config, measure_scaling(first, self.config.features))
-        self._log_odds = measure_log_odds(first)
+        self._log_odds, self._ones = measure_log_odds(first), share_of_ones(first)
 
     def default(self) -> TrainSettings:
         """What `freshet train` chooses for the rows that are learned."""
-        return chosen(self.config.train, self.config.features, self.learned)
+        return chosen(self.config.train, self.config.features, self.learned, self._ones)
 
     def scores(self, settings: TrainSettings, seed: int) -> tuple[Float32s, Float32s]:
         """(labels, scores) of all rows that were not learned, after one epoch."""

@@ -59,7 +59,7 @@ class AdClicks:
             shares = np.cumsum(1 / np.arange(1, ids + 1) ** uneven)
             self._columns[name] = np.searchsorted(shares, random.random(rows) * shares[-1]).astype(np.int64)
             logit += (random.standard_normal(ids) * says)[self._columns[name]]
-        self._label = (random.random(rows) < _shares(logit, CLICK_SHARE)).astype(np.float32)
+        self._label = (random.random(rows) < click_shares(logit, CLICK_SHARE)).astype(np.float32)
 
     def count_rows(self) -> int:
         return len(self._label)
@@ -89,7 +89,7 @@ class FirstRows:
             yield batch.slice(0, min(len(batch), self._rows - batch.start))
 
 
-def _shares(logit: NDArray[np.float64], mean: float) -> NDArray[np.float64]:
+def click_shares(logit: NDArray[np.float64], mean: float) -> NDArray[np.float64]:
     """Probabilities of these logits, moved so that their mean is as wanted."""
     low, high = -50.0, 50.0
     for _ in range(60):

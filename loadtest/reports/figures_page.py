@@ -339,19 +339,25 @@ SECTIONS: tuple[Section, ...] = (
         },
     ),
     Section(
-        "The guard on deltas: MovieLens and a synthetic stream",
+        "The guard on deltas: six good streams, and poison on each of them",
         learning_runs,
         "guard",
         "make bench-guard",
         {
-            "good deltas held": "good",
+            "good deltas held or rolled back": "good",
+            "of those that were held: not released by itself within 3 deltas": "late",
             **{
-                f"held before the flip: {fault}": fault
-                for fault in (
+                f"held, or rolled back by itself: {poison}": poison
+                for poison in (
                     "scores times 1.1",
-                    "largest table zeroed",
-                    "two tables swapped",
-                    "learning rate times 100",
+                    "a table permuted",
+                    "a table zeroed",
+                    "a batch of nine, rows times -3",
+                    "permuted, events 10^12",
+                    "drift of 5 % a delta",
+                    "500 rows that nobody asks",
+                    "2,000 new ids",
+                    "the next change a hundred times",
                 )
             },
             "processor time of a request, with over without": "request_cpu_us",

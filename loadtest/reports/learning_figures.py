@@ -11,6 +11,8 @@ from loadtest.reports.figure_sources import ReportFigure, Run, aimed, made, quar
 Document = Mapping[str, Any]
 Figures = dict[str, ReportFigure]
 LATE_AUC = 0.002
+MOST_WAITED = 3
+"""Deltas after which a good one that was held is to be served by itself."""
 
 
 def learning_runs() -> dict[str, Run]:
@@ -36,15 +38,21 @@ def follow(document: Document) -> Figures:
 
 
 def guard(document: Document) -> Figures:
-    """Good deltas that were held, faults that were not, and what it costs."""
+    """Good deltas that were held or rolled back, poison that was neither, and what the guard costs."""
     streams = document["streams"].values()
-    held, deltas = sum(len(stream["held"]) for stream in streams), sum(stream["deltas"] for stream in streams)
-    found = {"good": ReportFigure(f"{held} of {deltas:,}", aim=aimed("none", held == 0))}
-    tried = deltas // len(streams) // 20
-    for fault in next(iter(streams))["faults"]:
-        caught = [sum(stream["faults"][fault].values()) for stream in streams]
-        text = " and ".join(f"{n} of {tried}" for n in caught)
-        found[fault] = ReportFigure(text, aim=aimed("all", min(caught) == tried))
+    good = [stream["good"] for stream in streams]
+    deltas = sum(one["deltas"] for one in good)
+    held = sum(len(one["held"]) + len(one["taken_back"]) for one in good)
+    waited = [deltas for one in good for deltas in one["waited"]]
+    late = sum(one is None or one > MOST_WAITED for one in waited)
+    found = {
+        "good": ReportFigure(f"{held} of {deltas:,}", aim=aimed("at most 1 in 1,000", held * 1000 <= deltas)),
+        "late": ReportFigure(f"{late} of {len(waited)}", aim=aimed("none", not late)),
+    }
+    for poison in next(iter(streams))["poisons"]:
+        tried = [o for o in (stream["poisons"][poison]["outcome"] for stream in streams) if o != "not tried"]
+        caught = sum(outcome in ("held", "rolled back") for outcome in tried)
+        found[poison] = ReportFigure(f"{caught} of {len(tried)}", aim=aimed("all", caught == len(tried)))
     for cost, (on, off) in {
         "request_cpu_us": ("looked at", "not"),
         "delta_cpu_ms": ("on", "off"),

@@ -13,7 +13,8 @@ class GuardConfig:
     """[guard]. enabled: whether windows are judged at all. A window is out of line where a figure of it is off by more
     than `sigmas` of its usual spread, and by more than these: auc_drop: of AUC; calibration: of the mean score over the
     mean label, as a share; loss_rise: of the log-loss of rows learned before, as a share of it. first_windows: so many
-    are only learned from. release_windows: so many that are in line again release what is held (0: somebody has to)."""
+    are only learned from where no held-out rows of the full version say what is usual. release_windows: so many that
+    are in line again release what is held (0: somebody has to)."""
 
     enabled: bool = True
     auc_drop: float = 0.02

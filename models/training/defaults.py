@@ -32,12 +32,30 @@ BEFORE: Mapping[str, Any] = {
 RATE, RATE_ROWS, MOST_LONGER = 0.05, 20_000, 2.0
 SMALL_ACCUMULATOR = 1e-6
 FEWEST_BATCH_ROWS, MOST_BATCH_ROWS, STEPS = 32, 512, 350
+DENSE_RATE, LEAST_DENSE_SHARE = 0.001, 0.5
+RARE_ROWS, MOST_LARGER, FEWEST_STEPS = 4.0, 4, 32
+"""Rows of the rarer label that a batch should have, how many times larger it is made for them at most, and how many
+steps are to be left then."""
 
 
-def chosen(settings: TrainSettings, features: list[FeatureConfig], rows: int | None) -> TrainSettings:
+def chosen(
+    settings: TrainSettings, features: list[FeatureConfig], rows: int | None, ones: float | None = None
+) -> TrainSettings:
     """[train] with all of it filled in; what the file says stays.
 
-    rows: of the full version; None where nobody knows. Where the file says nothing:
+    Adam moves every weight of the network by the rate, whatever the length of the gradient. Where a batch has one row
+    of the rarer label or none, the gradient's direction is chance, and all scores rise or fall together: deltas of good
+    rows moved the mean score by up to 290 %. Larger batches and a lower rate of the network mend that; tables are not
+    the cause.
+
+    Args:
+        settings: as the file has it.
+        features: of the model.
+        rows: of the full version; None where nobody knows.
+        ones: share of labels that are 1; None where nobody knows, which is taken for a half.
+
+    Returns:
+        The settings. Where the file says nothing:
 
     optimizer             adagrad: each id's rate falls as it is met more often, so rare ids learn at once and common
                           ones settle, in one epoch as in an endless stream
@@ -47,17 +65,21 @@ def chosen(settings: TrainSettings, features: list[FeatureConfig], rows: int | N
                           known of an id, the further its row may go; where products of many rows are added up less,
                           2 / (features * sqrt(dim)), so that all rows' first steps together do not throw a score
                           about; of Adam and AdamW a tenth
-    dense_learning_rate   0.001
-    batch_rows            the power of two for about 350 steps, 32 to 512: a small table needs steps more than speed
+    batch_rows            the power of two for about 350 steps, 32 to 512: a small table needs steps more than speed; up
+                          to four times that, 512 at most, until a batch has about 4 rows of the rarer label, as long as
+                          32 steps are left
+    dense_learning_rate   0.001; where a batch has fewer of them still, less by the root of their number, down to 0.0005
     """
     optimizer = settings.optimizer or "adagrad"
     values: dict[str, Any] = {
         "optimizer": optimizer,
         "initial_accumulator": INITIAL_ACCUMULATOR if settings.optimizer else SMALL_ACCUMULATOR,
         "learning_rate": _learning_rate(features, rows) * _share(optimizer),
-        "dense_learning_rate": 0.001,
-        "batch_rows": MOST_BATCH_ROWS if rows is None else _batch_rows(rows),
+        "batch_rows": _batch_rows(rows, rare := _rare(ones)),
     }
+    batch_rows = settings.batch_rows or values["batch_rows"]
+    enough = math.sqrt(batch_rows * rare / RARE_ROWS)
+    values["dense_learning_rate"] = DENSE_RATE * max(LEAST_DENSE_SHARE, min(1.0, enough))
     return filled(settings, values)
 
 
@@ -119,7 +141,21 @@ def _share(optimizer: str) -> float:
     return 0.1 if optimizer in ("adam", "adamw") else 1.0
 
 
-def _batch_rows(rows: int) -> int:
-    """The power of two nearest to rows / STEPS, within bounds."""
-    nearest = 1 << round(math.log2(max(1.0, rows / STEPS)))
-    return min(MOST_BATCH_ROWS, max(FEWEST_BATCH_ROWS, nearest))
+def _rare(ones: float | None) -> float:
+    """The share of the rarer label, by its variance: what a label says of its row."""
+    return 0.25 if ones is None else ones * (1 - ones)
+
+
+def _batch_rows(rows: int | None, rare: float) -> int:
+    """The power of two nearest to rows / STEPS, or to what holds RARE_ROWS of the rarer label if that is more; within
+    bounds."""
+    steps = MOST_BATCH_ROWS if rows is None else _nearest_power(rows / STEPS)
+    usual = min(MOST_BATCH_ROWS, max(FEWEST_BATCH_ROWS, steps))
+    larger = min(usual * MOST_LARGER, _nearest_power(RARE_ROWS / max(rare, 1e-9)))
+    if rows is not None:
+        larger = min(larger, 1 << int(math.log2(max(1.0, rows / FEWEST_STEPS))))
+    return min(MOST_BATCH_ROWS, max(usual, larger))
+
+
+def _nearest_power(number: float) -> int:
+    return 1 << round(math.log2(max(1.0, number)))

@@ -264,6 +264,8 @@ class TrainingRun:
         self.state.version = self._versions.next_number()
         self.state.full_rows = self.config.publish.full_rows
         self.state.finished_at = self._unix_s()
+        self.guard.begin_stream()
+        self.state.guard = self.guard.windows.saved()
         if removed := self.trainer.evict():
             self._report.note(f"evicted {removed:,} rows before the full version")
         self._save_version()
@@ -404,6 +406,7 @@ class TrainingRun:
                 if assessment is not None:
                     batch, scores = work.batch, self.trainer.score(work)
                     assessment.add(self._extra.of(batch), batch.label, scores, batch.weight)
+                    self.guard.see_held_out(work, scores)
                 self._learn_batch(work)
                 if time.monotonic() - saved_s >= CHECKPOINT_SECONDS:
                     self._checkpoints.save(self.trainer, self.state)

@@ -91,6 +91,15 @@ def measure_log_odds(source: Source) -> list[float]:
     return [math.log((one + 0.5) / (weight.sum() - one + 0.5)) for one in ones.tolist()]
 
 
+def share_of_ones(source: Source) -> float | None:
+    """Return the share of ones among the first label of the stream's first rows; None without a row.
+
+    Rows count by their weights, labels between 0 and 1 by their value.
+    """
+    log_odds = measure_log_odds(source)
+    return 1 / (1 + math.exp(-log_odds[0])) if log_odds else None
+
+
 def _transforms(features: Sequence[FeatureConfig], inputs: set[str]) -> tuple[dict[str, str], list[Transform]]:
     """What each feature reads, by name: its column, or the last of the transforms that make it; and those, in order."""
     taken = inputs | {f.name for f in features}

@@ -1,6 +1,7 @@
 """The guard of a run's deltas: windows judged, gates set and lifted, rows learned before scored again.
 
-A window ends with a delta, or with a later one where it has too few rows. One that is out of line puts a gate before
+A window ends with a delta, or with a later one where it has too few rows; every delta's rows so far are looked at. One
+that is out of line puts a gate before
 its delta: everybody goes on serving the generation before, the run goes on learning and publishing behind the gate, and
 its next windows say whether what it has learned is any good. Enough of them in line lift the gate; otherwise somebody
 releases what is behind it or rejects it, which takes the run back as any rollback does.
@@ -8,35 +9,54 @@ releases what is behind it or rejects it, which takes the run back as any rollba
 
 from __future__ import annotations
 
+from collections import deque
+
+import numpy as np
+
 from models.config.guard_section import GuardConfig
 from models.data.source import Batch
 from models.training.lineage import Lineage
 from models.training.trainer import BoundBatch, Trainer
-from models.training.window_guard import Floats, WindowFigures, WindowGuard, WindowScores, row_losses
+from models.training.window_guard import Floats, WindowFigures, WindowGuard, WindowScores
+
+EARLIER_ROWS = 512
+"""Of the newest rows before a window, so many at least are scored again: a small batch may hold no row of one label."""
 
 
 class StreamGuard:
     """Of one run. newest: figures of the newest window that was judged; held_windows: those that were out of line.
 
-    Costs two scorings of a batch a delta, of the newest one before the window, by the weights before and after it."""
+    Costs two scorings of EARLIER_ROWS a delta, of the newest ones before the window, by the weights before and after
+    it."""
 
     def __init__(self, config: GuardConfig, trainer: Trainer) -> None:
         self.config, self.windows = config, WindowGuard(config)
-        self._trainer, self._window = trainer, WindowScores()
+        self._trainer, self._window, self._held_out = trainer, WindowScores(), WindowScores()
         self.newest: WindowFigures | None = None
         self.held_windows = 0
-        self._newest: Batch | None = None
-        self._earlier: tuple[Batch, Floats] | None = None
+        self._newest: deque[Batch] = deque()
+        self._earlier: list[tuple[Batch, Floats]] = []
+
+    def see_held_out(self, work: BoundBatch, scores: Floats) -> None:
+        """Note a batch of the full version's held-out rows, scored before it was learned."""
+        self._held_out.add(work.batch.label, scores, work.batch.weight)
+
+    def begin_stream(self) -> None:
+        """Start from what the held-out rows say: the full version is about to be published."""
+        self.windows.begin_with(self._held_out.figures())
 
     def see(self, work: BoundBatch, scores: Floats) -> None:
         """A batch and its scores before it is learned."""
         self._window.add(work.batch.label, scores, work.batch.weight)
-        self._newest = work.batch
+        newest = self._newest
+        newest.append(work.batch)
+        while sum(map(len, newest)) - len(newest[0]) >= EARLIER_ROWS:
+            newest.popleft()
 
     def begin(self) -> None:
         """The weights as they are were published."""
-        if self.config.enabled and self._newest is not None:
-            self._earlier = self._newest, self._losses(self._newest)
+        if self.config.enabled:
+            self._earlier = [(batch, self._scores(batch)) for batch in self._newest]
 
     def begin_anew(self) -> None:
         """The weights went back: what was scored was scored by others."""
@@ -47,17 +67,16 @@ class StreamGuard:
         """Looks at the window that the next delta ends, and sets or lifts the gate; one line about it, or ""."""
         if not self.config.enabled:
             return ""
-        if self._earlier is not None:
-            batch, before = self._earlier
-            self._window.again(before, self._losses(batch))
-        figures = self._window.figures()
-        if figures is None:
-            return ""
-        self._window, self.newest = WindowScores(), figures
+        if self._earlier:
+            labels, before, now = zip(*((b.label, scores, self._scores(b)) for b, scores in self._earlier))
+            self._window.again(*(np.concatenate(arrays) for arrays in (labels, before, now)))
         if self.windows.reason and not lineage.held:
             # Somebody has released it.
             self.windows.begin_anew()
+        figures = self._window.figures()
         reason = self.windows.judge(figures)
+        if figures.enough or reason:
+            self._window, self.newest = WindowScores(), figures
         self.held_windows += bool(reason)
         if reason and lineage.hold(reason):
             return f"held, what follows is not served: {reason}"
@@ -65,6 +84,6 @@ class StreamGuard:
             return "released: windows are in line again"
         return ""
 
-    def _losses(self, batch: Batch) -> Floats:
+    def _scores(self, batch: Batch) -> Floats:
         # By its columns: what a batch was bound to is gone once it is learned.
-        return row_losses(batch.label, self._trainer.score(batch.columns))
+        return self._trainer.score(batch.columns)

@@ -13,7 +13,7 @@ from models.training.checkpoint import RunState
 from models.training.defaults import BEFORE, chosen, filled, scheduled, told, transformed
 from models.training.fingerprint import changed, fingerprint, settings
 from models.training.hash_choice import decided, measured, of_version
-from models.training.spec import Scaling, draft, measure_scaling, measure_transforms
+from models.training.spec import Scaling, draft, measure_scaling, measure_transforms, share_of_ones
 from processor.errors import BadInput
 from processor.package.manifest import Manifest
 
@@ -46,7 +46,7 @@ def begun(
     else:
         transforms = measure_transforms(source, config.features)
         hashes, hash_line = measured(source, config)
-    train = chosen(config.train, config.features, rows)
+    train = chosen(config.train, config.features, rows, share_of_ones(source))
     logarithms = [f.name for f in config.features if not f.transform and transforms.get(f.name) == "log1p"]
     log_line = f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)
     for line in (told(config.train, train, rows), log_line, hash_line):

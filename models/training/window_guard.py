@@ -8,10 +8,19 @@ them than they did.
 A figure is out of line where it is off from its running mean by more than so many times its spread, which is what it
 has been from window to window or, of a small window, what chance does to one of its size, and by more than a share
 below which nothing is ever held ([guard]). Windows that are out of line teach nothing, so that what is usual does not
-follow them; what has been released does. A window of too few rows to tell waits for the next one's.
+follow them; what has been released does.
+
+The first windows are compared with the full version's held-out rows, which were scored before they were learned, too:
+begin_with() takes their figures for one window. Their sampling error counts in each bound, and shrinks with every
+window that comes. So labels that are inverted from the first row on are held; a window that is a little worse than 100
+held-out rows were is not.
+
+A window of too few rows to tell goes on to the next delta and teaches nothing; it is held only if it is out of line
+beyond its own sampling error.
 
 Refused: fixed bounds alone (an AUC that moves by 0.05 is a catastrophe in one stream and an hour of the day in
-another); a test of each window alone (of 2,000 good ones, none may be held).
+another); a test of each window alone (of 2,000 good ones, none may be held); first windows that are only learned from
+(bad rows that come first would be what is usual).
 """
 
 from __future__ import annotations
@@ -27,44 +36,78 @@ from models.config.guard_section import GuardConfig
 from models.evaluation.quality import Scored
 
 MOST_AUC_ERROR = 0.02
-"""What chance may move the AUC of a window by whose scores say nothing; one of fewer rows waits for the next one's."""
+"""What chance may move the AUC of a window by whose scores say nothing; one of fewer rows goes on."""
 MEMORY_WINDOWS = 50
-FIRST_SPREAD = {"auc": 0.05, "calibration": 0.2, "loss": 0.1}
+FIRST_SPREAD = {"auc": 0.02, "calibration": 0.2, "loss": 0.1}
 """What a figure's spread is taken for before there are windows, with the weight of one."""
 
+LEAST_SCORE = 1e-7
+"""A probability is no nearer to 0 or 1 than this in a log-loss."""
+
 Floats = NDArray[np.float32]
+Float64s = NDArray[np.float64]
 
 
 @dataclass(slots=True)
 class RunningSpread:
-    """What a figure usually is: a running mean and spread over about MEMORY_WINDOWS windows."""
+    """What a figure usually is: a running mean and spread over about MEMORY_WINDOWS windows.
+
+    Attributes:
+        mean_error: standard error of the mean; 0 before the first window.
+        compared: whether the mean begins with what was known before the stream.
+    """
 
     spread: float
     windows: int = 0
     mean: float = 0.0
+    mean_error: float = 0.0
+    compared: bool = False
     _square: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._square = self.spread**2
 
-    def note(self, value: float) -> None:
+    def note(self, value: float, error: float) -> None:
+        """Take in the figure of one window; `error` is its sampling error."""
         self.windows += 1
         share = 1 / min(self.windows, MEMORY_WINDOWS)
         off = value - self.mean if self.windows > 1 else 0.0
         self.mean += share * (value - self.mean)
+        self.mean_error = math.hypot((1 - share) * self.mean_error, share * max(self.spread, error))
         self._square += (off**2 - self._square) / min(self.windows + 1, MEMORY_WINDOWS)
         self.spread = math.sqrt(self._square)
 
-    def bound(self, config: GuardConfig, error: float, least: float) -> float:
-        """How far off a value may be that chance alone moves by `error`: the spread has what chance did to others."""
-        return max(least, config.sigmas * max(self.spread, error))
+    def begin_with(self, value: float, error: float) -> None:
+        """Start from a figure that is known before the first window, with the weight of one window."""
+        self.windows, self.mean, self.mean_error, self.compared = 1, value, error, True
+
+    def is_known(self, config: GuardConfig) -> bool:
+        """Return whether there is enough to judge a window by."""
+        return self.compared or self.windows >= config.first_windows
+
+    def bound(self, config: GuardConfig, error: float, least: float, shortness: float = 1.0) -> float:
+        """Return how far from the mean a window may be.
+
+        Args:
+            config: how many times its spread.
+            error: sampling error of the window, were its rows independent.
+            least: bound below which nothing is held.
+            shortness: see WindowFigures. Rows come in clusters (a user's session), which the spread of whole windows
+                holds and `error` does not; a shorter window has fewer of them.
+
+        Returns:
+            The distance from the mean. The spread holds what sampling did to other windows, so the larger of the two
+            counts.
+        """
+        return max(least, config.sigmas * math.hypot(max(self.spread * shortness, error), self.mean_error))
 
 
 @dataclass(frozen=True, slots=True)
 class WindowFigures:
     """A window's figures. auc, calibration: of its rows before they were learned, calibration the logarithm of the mean
     score over the mean label; with what chance alone moves each by. rise: of the log-loss of earlier rows by the new
-    weights, as a share, None where there were none."""
+    weights, as a share, None where there were none. shortness: how many times larger the sampling error of its AUC is
+    than that of a window with rows enough to learn from, 1 or more."""
 
     rows: int
     auc: float
@@ -74,6 +117,12 @@ class WindowFigures:
     rise: float | None
     rise_error: float
     lost: int = 0
+    shortness: float = 1.0
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are rows enough to learn from."""
+        return self.shortness <= 1
 
 
 class WindowGuard:
@@ -84,15 +133,28 @@ class WindowGuard:
         self._in_line = 0
         self.begin_anew()
 
+    def begin_with(self, held_out: WindowFigures) -> None:
+        """Compare the first windows with the full version's held-out rows.
+
+        Where these have one label only, or none were held out, the first windows are only learned from.
+        """
+        if held_out.rows and math.isfinite(held_out.auc) and not held_out.lost:
+            self._usual["auc"].begin_with(held_out.auc, held_out.auc_error)
+            self._usual["calibration"].begin_with(held_out.calibration, held_out.calibration_error)
+            self._usual["loss"].begin_with(0.0, 0.0)
+
     def judge(self, figures: WindowFigures) -> str:
         """Why a window's delta is to be held; "" where it is not."""
-        self.reason = reason = self._out_of_line(figures)
+        reason = self._out_of_line(figures)
+        if not reason and not figures.enough:
+            return ""
+        self.reason = reason
         self._in_line = 0 if reason else self._in_line + 1
         if not reason:
-            self._usual["auc"].note(figures.auc)
-            self._usual["calibration"].note(figures.calibration)
+            self._usual["auc"].note(figures.auc, figures.auc_error)
+            self._usual["calibration"].note(figures.calibration, figures.calibration_error)
             if figures.rise is not None:
-                self._usual["loss"].note(figures.rise)
+                self._usual["loss"].note(figures.rise, figures.rise_error)
         return reason
 
     def resolves(self) -> bool:
@@ -107,28 +169,32 @@ class WindowGuard:
 
     def saved(self) -> dict[str, list[float]]:
         """What is usual, JSON-able."""
-        return {name: [usual.windows, usual.mean, usual.spread] for name, usual in self._usual.items()}
+        return {
+            name: [usual.windows, usual.mean, usual.spread, usual.mean_error, float(usual.compared)]
+            for name, usual in self._usual.items()
+        }
 
     def restore(self, saved: Mapping[str, Sequence[float]]) -> None:
-        """Goes on with what saved() gave."""
+        """Goes on with what saved() gave; older checkpoints have three numbers a figure."""
         for name in self._usual.keys() & saved.keys():
-            windows, mean, spread = saved[name]
-            self._usual[name] = RunningSpread(spread, int(windows), mean)
+            windows, mean, spread, *more = saved[name]
+            mean_error, compared = more or (0.0, 0.0)
+            self._usual[name] = RunningSpread(spread, int(windows), mean, mean_error, bool(compared))
 
     def _out_of_line(self, figures: WindowFigures) -> str:
-        config, usual = self._config, self._usual
+        config, usual, short = self._config, self._usual, figures.shortness
         if figures.lost:
             return f"{figures.lost:,} of {figures.rows:,} scores are no numbers"
-        if usual["auc"].windows >= config.first_windows:
+        if usual["auc"].is_known(config):
             auc, calibration = usual["auc"], usual["calibration"]
-            drop, most = auc.mean - figures.auc, auc.bound(config, figures.auc_error, config.auc_drop)
+            drop, most = auc.mean - figures.auc, auc.bound(config, figures.auc_error, config.auc_drop, short)
             if drop > most:
                 return (
                     f"AUC {figures.auc:.4f} over {figures.rows:,} rows before they were learned,"
                     f" usually {auc.mean:.4f}: at most {most:.4f} less wanted"
                 )
             off = abs(figures.calibration - calibration.mean)
-            most = calibration.bound(config, figures.calibration_error, math.log1p(config.calibration))
+            most = calibration.bound(config, figures.calibration_error, math.log1p(config.calibration), short)
             if off > most:
                 return (
                     f"mean score {math.exp(figures.calibration):.3f} times the mean label over {figures.rows:,} rows"
@@ -136,7 +202,7 @@ class WindowGuard:
                     f" at most {math.expm1(most):.0%} off wanted"
                 )
         loss = usual["loss"]
-        if figures.rise is not None and loss.windows >= config.first_windows:
+        if figures.rise is not None and loss.is_known(config):
             most = loss.bound(config, figures.rise_error, config.loss_rise)
             if figures.rise - loss.mean > most:
                 return (
@@ -157,7 +223,7 @@ class WindowScores:
 
     def add(self, labels: Floats, scores: Floats, weights: Floats | None) -> None:
         """Rows that were scored before they were learned; of several labels the first counts."""
-        label, score = (array[:, 0] if array.ndim == 2 else array for array in (labels, scores))
+        label, score = _first(labels), _first(scores)
         sound = np.isfinite(score)
         self._scored.add(label, score, weights)
         self._rows += len(label)
@@ -170,28 +236,41 @@ class WindowScores:
         self._label += float(weight @ label)
         self._chance += float(weight**2 @ (score * (1 - score)))
 
-    def again(self, before: Floats, now: Floats) -> None:
-        """Losses [n] of the same earlier rows, by the weights that are served and by those that are to be."""
-        level = max(1e-6, float(before.mean()))
-        rises = (now.astype(np.float64) - before) / level
-        mean = float(rises.mean())
-        self._rise = (mean if math.isfinite(mean) else math.inf, float(rises.std()) / math.sqrt(len(rises)))
+    def again(self, labels: Floats, before: Floats, now: Floats) -> None:
+        """Note what a delta does to rows that were learned before its window.
 
-    def figures(self) -> WindowFigures | None:
-        """None where there are too few rows to judge by."""
-        if auc_error(0.5, self._positive, self._negative) > MOST_AUC_ERROR and not self._lost:
-            return None
+        Args:
+            labels: of these rows, [n] or [n, labels]; the first counts.
+            before: their scores by the weights that are served, in the same shape.
+            now: their scores by the weights that are to be served.
+        """
+        old, new = row_losses(labels, before), row_losses(labels, now)
+        level = max(1e-6, float(old.mean()))
+        rise = float((new - old).mean()) / level
+        # What the labels of the very same rows, drawn again, would make of the same move of the scores.
+        score, moved = _first(before).astype(np.float64), _log_odds(_first(now)) - _log_odds(_first(before))
+        error = math.sqrt(float(np.mean(score * (1 - score) * moved**2)) / len(old)) / level
+        self._rise = (rise, error) if math.isfinite(rise) else (math.inf, 0.0)
+
+    def figures(self) -> WindowFigures:
+        """Return the figures of the rows so far; with few of them the sampling errors are large."""
         auc = self._scored.auc()
+        of_chance = auc_error(0.5, self._positive, self._negative)
+        shortness = max(1.0, of_chance / MOST_AUC_ERROR)
         rise, rise_error = self._rise or (None, 0.0)
+        score, label = max(self._score, 1e-9), max(self._label, 1e-9)
+        error = auc_error(auc, self._positive, self._negative)
         return WindowFigures(
             self._rows,
             auc,
-            auc_error(auc, self._positive, self._negative),
-            math.log(max(self._score, 1e-9) / max(self._label, 1e-9)),
-            math.sqrt(self._chance) / max(self._label, 1e-9),
+            # The error of an AUC of 0 or 1 would be 0, however few rows there are.
+            error if shortness <= 1 else max(error, of_chance),
+            math.log(score / label),
+            math.sqrt(self._chance) / min(score, label),
             rise,
             rise_error,
             self._lost,
+            shortness,
         )
 
 
@@ -204,9 +283,23 @@ def auc_error(auc: float, positive: float, negative: float) -> float:
     return math.sqrt(max(0.0, variance) / (positive * negative))
 
 
-def row_losses(labels: Floats, scores: Floats) -> Floats:
+def row_losses(labels: Floats, scores: Floats) -> Float64s:
     """The negative log-likelihood of each row, [n]; of several labels the first counts."""
-    label, score = (array[:, 0] if array.ndim == 2 else array for array in (labels, scores))
-    score = np.clip(score.astype(np.float64), 1e-7, 1 - 1e-7)
-    losses: Floats = -(label * np.log(score) + (1 - label) * np.log1p(-score)).astype(np.float32)
+    label, score = _first(labels).astype(np.float64), _probabilities(scores)
+    losses: Float64s = -(label * np.log(score) + (1 - label) * np.log1p(-score))
     return losses
+
+
+def _first(array: Floats) -> Floats:
+    return array[:, 0] if array.ndim == 2 else array
+
+
+def _probabilities(scores: Floats) -> Float64s:
+    clipped: Float64s = np.clip(_first(scores).astype(np.float64), LEAST_SCORE, 1 - LEAST_SCORE)
+    return clipped
+
+
+def _log_odds(scores: Floats) -> Float64s:
+    score = _probabilities(scores)
+    log_odds: Float64s = np.log(score / (1 - score))
+    return log_odds

@@ -220,7 +220,7 @@ GUARD = FileSection(
         "calibration": "nor for a mean score off the mean label by less than this share",
         "loss_rise": "nor for a log-loss of rows learned before that rises by less than this share",
         "sigmas": "how many times its usual spread a figure has to be off",
-        "first_windows": "so many are only learned from",
+        "first_windows": "so many are only learned from where no held-out rows say what is usual",
         "release_windows": "so many in line again release what is held; 0: only you do",
     },
 )

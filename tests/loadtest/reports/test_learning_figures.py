@@ -13,18 +13,26 @@ def test_a_stream_that_gains_nothing_misses_its_aim():
     assert found["folder"].aim == "more: **missed**"
 
 
-def test_good_deltas_that_were_held_and_faults_that_were_not_are_misses():
-    stream = {"deltas": 40, "held": [7], "faults": {"zeroed": {"spread": 2}, "swapped": {"bias": 1}}}
-    sides = {"delta_ms": {"on": [3.0], "off": [2.0]}, "delta_cpu_ms": {"on": [2.0], "off": [2.0]}}
-    costs = {**sides, "request_cpu_us": {"looked at": [1.0], "not": [1.0]}}
-    for values in costs.values():
-        for side in values.values():
-            side *= 2
-    found = guard({"streams": {"one": stream}, "costs": costs})
-    assert (found["good"].text, found["good"].aim) == ("1 of 40", "none: **missed**")
+def test_good_deltas_that_were_held_and_poison_that_was_not_are_misses():
+    def stream(held, waited, **poisons):
+        good = {"deltas": 1000, "held": held, "waited": waited, "taken_back": []}
+        return {"good": good, "poisons": {name: {"outcome": outcome} for name, outcome in poisons.items()}}
+
+    sides = {"delta_ms": {"on": [3.0] * 2, "off": [2.0] * 2}, "delta_cpu_ms": {"on": [2.0] * 2, "off": [2.0] * 2}}
+    costs = {**sides, "request_cpu_us": {"looked at": [1.0] * 2, "not": [1.0] * 2}}
+    one = stream([[7, "odd"]], [2], zeroed="held", drift="rolled back", new="not tried")
+    found = guard(
+        {"streams": {"one": one, "other": stream([], [], zeroed="held", drift="served", new="held")}} | {"costs": costs}
+    )
+    assert (found["good"].text, found["good"].aim) == ("1 of 2,000", "at most 1 in 1,000")
+    assert (found["late"].text, found["late"].aim) == ("0 of 1", "none")
     assert (found["zeroed"].text, found["zeroed"].aim) == ("2 of 2", "all")
-    assert found["swapped"].aim == "all: **missed**"
+    assert (found["drift"].text, found["drift"].aim) == ("1 of 2", "all: **missed**")
+    assert found["new"].text == "1 of 1"
     assert found["delta_ms"].text == "1.50"
+    many = guard({"streams": {"one": stream([[7, "odd"], [90, "odd"]], [None, 9])}, "costs": costs})
+    assert many["good"].aim.endswith("**missed**")
+    assert (many["late"].text, many["late"].aim) == ("2 of 2", "none: **missed**")
 
 
 def test_what_late_labels_lose_is_the_mean_of_seeds_with_the_worst():

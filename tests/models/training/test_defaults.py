@@ -42,6 +42,33 @@ def test_small_tables_are_learned_in_small_batches(rows, batch_rows):
     assert chosen(TrainSettings(), columns(3), rows).batch_rows == batch_rows
 
 
+@pytest.mark.parametrize(
+    ("rows", "ones", "batch_rows", "dense_rate"),
+    [
+        (12_000, 0.5, 32, 0.001),
+        (12_000, 0.08, 64, 0.001),
+        (12_000, 0.92, 64, 0.001),
+        (6_000, 0.007, 128, 0.0005),
+        (50_000, 0.001, 512, 0.0005),
+        (50_000, 0.01, 512, 0.001),
+        # At least 32 steps are left.
+        (1_000, 0.003, 32, 0.0005),
+        (3_000, 0.003, 64, 0.0005),
+        (None, 0.001, 512, 0.0005),
+        (10**7, 0.3, 512, 0.001),
+        (12_000, 0.0, 128, 0.0005),
+    ],
+)
+def test_rare_labels_want_larger_batches_and_a_slower_network(rows, ones, batch_rows, dense_rate):
+    settings = chosen(TrainSettings(), columns(3), rows, ones)
+    assert (settings.batch_rows, settings.dense_learning_rate) == (batch_rows, pytest.approx(dense_rate, rel=0.01))
+
+
+def test_the_network_is_as_slow_as_the_batch_of_the_file_wants():
+    rates = [chosen(TrainSettings(rows), columns(3), 10_000, 0.02).dense_learning_rate for rows in (32, 128, 512)]
+    assert rates == pytest.approx([0.0005, 0.001 * (128 * 0.02 * 0.98 / 4) ** 0.5, 0.001])
+
+
 def test_the_more_embeddings_are_multiplied_with_each_other_the_shorter_are_their_steps():
     def rates(optimizer="", dim=16):
         return [chosen(TrainSettings(optimizer=optimizer), columns(n, dim), 1000).learning_rate for n in (0, 3, 26)]

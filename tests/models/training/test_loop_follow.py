@@ -318,6 +318,32 @@ def test_a_guard_that_is_off_holds_nothing(tmp_path, clicks):
     assert ledger_of(tmp_path).history.gate is None
 
 
+@pytest.mark.parametrize("deltas", [1, 3])
+def test_rows_that_are_bad_from_the_first_delta_on_are_held(tmp_path, clicks, deltas):
+    """The full version's held-out rows say what is usual before there are windows."""
+    clicks.send(3000)
+    notes = Notes()
+    run = begin(config_of(tmp_path, delta_rows=900), notes)
+    run.full()
+    stream = run.stream()
+    for _ in range(deltas):
+        clicks.send(900, flipped=True)
+        next(stream)
+    assert run.guard.held_windows == deltas, notes.lines
+    history = ledger_of(tmp_path).history
+    assert (history.target.step, history.head.step) == (0, deltas)
+
+
+def test_what_held_out_rows_say_outlives_a_kill_behind_the_full_version(tmp_path, clicks):
+    clicks.send(3000)
+    config = config_of(tmp_path, delta_rows=900)
+    begin(config).full()
+    clicks.send(900, flipped=True)
+    run = begin(config)
+    next(run.stream())
+    assert run.standing().held
+
+
 def test_a_rate_a_hundredfold_too_high_is_held_before_anybody_serves_what_it_made(tmp_path, clicks):
     run, stream, _ = judged_run(tmp_path, clicks)
     for name in run.trainer.rates:

@@ -3,7 +3,7 @@ import pytest
 
 from models.config.feature_sections import FeatureConfig
 from models.data.source import Batch
-from models.training.spec import draft, measure_log_odds, measure_scaling, measure_transforms
+from models.training.spec import draft, measure_log_odds, measure_scaling, measure_transforms, share_of_ones
 from processor.errors import BadInput
 from processor.features.plan import SparsePlan
 from tests.models.training.streams import FEATURES, MixedSource, make_config
@@ -126,3 +126,8 @@ def test_log_odds_are_the_labels_own_and_finite_where_all_are_alike():
     assert -9 < measure_log_odds(Labels(*[0] * 1000))[0] < -7
     assert 7 < measure_log_odds(Labels(*[1] * 1000))[0] < 9
     assert measure_log_odds(Labels()) == [0.0]
+
+
+def test_the_share_of_ones_is_that_of_the_first_rows():
+    assert share_of_ones(Labels(*[1] * 100, *[0] * 300)) == pytest.approx(0.25, abs=0.01)
+    assert 0 < share_of_ones(Labels(*[0] * 1000)) < 0.001

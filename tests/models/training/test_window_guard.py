@@ -25,8 +25,21 @@ def figures_of(random, rows=2000, rate=0.2, sharp=1.0, times=1.0, shuffled=False
     window = WindowScores()
     window.add(labels, np.minimum(scores * times, 1 - 1e-6).astype(np.float32), None)
     if rise is not None:
-        before = row_losses(labels, scores.astype(np.float32))
-        window.again(before, before * np.float32(1 + rise))
+        window.again(labels, scores.astype(np.float32), forgetful(labels, scores, rise))
+    return window.figures()
+
+
+def forgetful(labels, scores, rise):
+    """Scores by which the log-loss of every row is higher by the share `rise`."""
+    losses = row_losses(labels, scores.astype(np.float32)) * (1 + rise)
+    return np.where(labels == 1, np.exp(-losses), -np.expm1(-losses)).astype(np.float32)
+
+
+def inverted(random, rows, rate=0.07):
+    """A window whose labels are inverted, scored by a model that knows the rows."""
+    scores = 1 / (1 + np.exp(-(random.normal(0, 1, rows) + math.log(rate / (1 - rate)))))
+    window = WindowScores()
+    window.add((random.random(rows) >= scores).astype(np.float32), scores.astype(np.float32), None)
     return window.figures()
 
 
@@ -126,9 +139,106 @@ def test_what_is_usual_outlives_the_process():
     assert again.judge(figures_of(random, shuffled=True)).startswith("AUC")
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("fault", [{"shuffled": True}, {"times": 12.0}, {"rise": 2.0}])
+def test_the_first_window_is_judged_by_the_held_out_rows(fault, seed):
+    random = np.random.default_rng(seed)
+    guard = WindowGuard(CONFIG)
+    # 1,200 rows, about 84 of them with a label of 1: 10 % of a table of 12,000.
+    guard.begin_with(figures_of(random, 1200, 0.07, 1.6))
+    sound = WindowGuard(CONFIG)
+    sound.restore(guard.saved())
+    assert sound.judge(figures_of(random, 3600, 0.07, 1.6, rise=0.0)) == ""
+    assert guard.judge(figures_of(random, 3600, 0.07, 1.6, **({"rise": 0.0} | fault)))
+    assert guard._usual["auc"].windows == 1
+
+
+def test_labels_inverted_from_the_first_row_on_are_held_after_one_short_delta():
+    random = np.random.default_rng(6)
+    for rows in (500, 2000, 4000):
+        guard = WindowGuard(CONFIG)
+        guard.begin_with(figures_of(random, 1200, 0.07))
+        assert guard.judge(inverted(random, rows))
+
+
+def test_first_windows_of_a_rate_that_swings_are_not_held():
+    """Labels of 5.7 to 10.5 % from one thousand rows to the next, of which the model knows nothing."""
+    held = []
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        guard = WindowGuard(CONFIG)
+        guard.begin_with(figures_of(random, 1200, float(random.uniform(0.057, 0.105)), 1.3))
+        for _ in range(8):
+            window = WindowScores()
+            while not window.figures().enough:
+                rate, scores = random.uniform(0.057, 0.105), shop_scores(random, 1000)
+                labels = random.random(1000) < scores * rate / 0.08
+                window.add(labels.astype(np.float32), scores, None)
+                held += [seed] * bool(guard.judge(window.figures()))
+    assert held == []
+
+
+def shop_scores(random, rows, rate=0.08):
+    return (1 / (1 + np.exp(-(random.normal(-0.6, 1.3, rows) + math.log(rate / (1 - rate)))))).astype(np.float32)
+
+
+@pytest.mark.parametrize("rate", [0.002, 0.03, 0.3])
+def test_windows_of_few_rows_are_seldom_held_and_teach_nothing(rate):
+    held, random = 0, np.random.default_rng(8)
+    for _ in range(20):
+        guard = WindowGuard(CONFIG)
+        guard.begin_with(figures_of(random, 1000, rate))
+        before = guard.saved()
+        for _ in range(20):
+            held += bool(guard.judge(figures_of(random, 32, rate, rise=random.normal(0, 0.03))))
+        assert guard.saved() == before
+    assert held == 0
+
+
+def test_short_windows_of_one_users_rows_are_not_held():
+    """200 rows are the sessions of two users, one of whom likes everything; so it is on MovieLens."""
+    random, guard, held = np.random.default_rng(10), WindowGuard(CONFIG), 0
+    guard.begin_with(figures_of(random, 20_000, 0.57, 0.8))
+    window = WindowScores()
+    for _ in range(1500):
+        users = np.repeat(random.normal(0, 1.0, 2), 100)
+        known = random.normal(0.3, 0.7, 200)
+        scores = (1 / (1 + np.exp(-known))).astype(np.float32)
+        window.add((random.random(200) < 1 / (1 + np.exp(-known - users))).astype(np.float32), scores, None)
+        figures = window.figures()
+        held += bool(guard.judge(figures))
+        if figures.enough:
+            window = WindowScores()
+    assert held == 0
+
+
+def test_without_held_out_rows_of_both_labels_the_first_windows_are_learned_from_alone():
+    random = np.random.default_rng(9)
+    for nothing in (WindowScores(), WindowScores()):
+        guard = WindowGuard(CONFIG)
+        guard.begin_with(nothing.figures())
+        assert guard.judge(figures_of(random, shuffled=True)) == ""
+        nothing.add(np.zeros(50, np.float32), np.full(50, 0.1, np.float32), None)
+
+
+def test_older_checkpoints_have_three_numbers_a_figure():
+    guard = WindowGuard(CONFIG)
+    guard.restore({"auc": [9, 0.7, 0.01], "calibration": [9, 0.0, 0.1], "loss": [9, 0.0, 0.01]})
+    assert guard.judge(figures_of(np.random.default_rng(4), shuffled=True)).startswith("AUC")
+
+
+def test_what_scores_do_to_rows_of_one_label_is_measured_with_its_chance():
+    labels, window = np.zeros(64, np.float32), WindowScores()
+    window.again(labels, np.full(64, 0.01, np.float32), np.full(64, 0.02, np.float32))
+    figures = window.figures()
+    assert figures.rise == pytest.approx(1.0, rel=0.02)
+    # Labels drawn anew have a 1 in every second such batch, whose loss falls by 0.7.
+    assert figures.rise_error > 0.5
+
+
 def test_too_few_rows_to_tell_wait_for_more():
     random, window, waited = np.random.default_rng(5), WindowScores(), 0
-    while window.figures() is None:
+    while not window.figures().enough:
         scores = random.random(50).astype(np.float32)
         window.add((random.random(50) < scores).astype(np.float32), scores, None)
         waited += 1
@@ -136,7 +246,7 @@ def test_too_few_rows_to_tell_wait_for_more():
     assert window.figures().rows == 50 * waited
     alike = WindowScores()
     alike.add(np.ones(5000, np.float32), np.full(5000, 0.5, np.float32), None)
-    assert alike.figures() is None
+    assert not alike.figures().enough
 
 
 def test_weights_count_for_calibration_and_of_several_labels_the_first_is_judged():
