@@ -3,6 +3,7 @@
 settings      which tables of which models are remote, and how to treat a store that does not answer
 store         the seam: RowStore, a store of small values by key
 redis         a RowStore on a Redis server or cluster
+replies       reads what it answers, within a deadline and a number of bytes
 layout        how a table becomes buckets in such a store
 push          copies a version's tables into a store, removes them from it
 remote_table  a served table whose base rows are elsewhere

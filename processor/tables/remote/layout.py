@@ -42,6 +42,8 @@ from processor.package.version import table_file
 FORMAT = "freshet-rows/1"
 ROWS_PER_BUCKET = 8
 SHARDS = 128
+CROWDED_ROWS = 1 << 16
+"""Ids may have been chosen to fall into one bucket."""
 CHUNK_BUCKETS = 4096
 MAX_MARKER_NBYTES = 1 << 16
 PUSHING, COMPLETE = "pushing", "complete"
@@ -90,6 +92,11 @@ class StoredTable:
     def value_nbytes(self) -> int:
         """Bytes of a row with its scale."""
         return self.row_nbytes + (4 if ROW_TYPES[self.dtype].scaled else 0)
+
+    def most_nbytes(self, buckets: int) -> int:
+        """The bytes that so many buckets may take: four times as many rows as usual, or one that is crowded."""
+        row_nbytes = 8 + self.value_nbytes
+        return buckets * (8 + 4 * ROWS_PER_BUCKET * row_nbytes) + CROWDED_ROWS * row_nbytes
 
     @property
     def tag(self) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from processor.errors import Conflict, Corrupt
 from processor.package.rowtypes import ROW_TYPES
 from processor.package.version import VersionReader, table_file
-from processor.tables.remote.layout import COMPLETE, PUSHING, StoredTable, marker_key, parse_marker
+from processor.tables.remote.layout import COMPLETE, MAX_MARKER_NBYTES, PUSHING, StoredTable, marker_key, parse_marker
 from processor.tables.remote.store import RowStore
 
 Progress = Callable[[str, int, int], None]
@@ -37,7 +37,7 @@ def push(
 
 
 def _push(reader: VersionReader, table: StoredTable, store: RowStore, progress: Progress) -> bool:
-    data = store.read(table.marker_key)
+    data = store.read(table.marker_key, MAX_MARKER_NBYTES)
     if data is not None:
         found, state = parse_marker(data)
         if (found, state) == (table, COMPLETE):
@@ -71,7 +71,7 @@ def drop(model: str, version: int, tables: Sequence[str], store: RowStore) -> li
     """Removes tables of a version from the store; returns those that were there. Raises Corrupt, NotReady."""
     dropped = []
     for name in tables:
-        data = store.read(marker_key(model, version, name))
+        data = store.read(marker_key(model, version, name), MAX_MARKER_NBYTES)
         if data is None:
             continue
         table, _ = parse_marker(data)

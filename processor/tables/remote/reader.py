@@ -36,7 +36,7 @@ from processor.kernels.bucket_bytes import LOST
 from processor.kernels.row_cache import place
 from processor.package.manifest import Manifest
 from processor.tables.remote.cache import Bytes, Int64s, RowCache
-from processor.tables.remote.layout import COMPLETE, StoredTable, parse_marker
+from processor.tables.remote.layout import COMPLETE, MAX_MARKER_NBYTES, StoredTable, parse_marker
 from processor.tables.remote.settings import RemoteConfig, open_store
 from processor.tables.remote.store import RowStore
 
@@ -109,7 +109,7 @@ class RemoteTables:
 
     def _stored(self, manifest: Manifest, name: str) -> StoredTable:
         wanted = StoredTable.of(manifest, name)
-        data = self._store.read(wanted.marker_key)
+        data = self._store.read(wanted.marker_key, MAX_MARKER_NBYTES)
         how = f"run: freshet tables push {manifest.model} --version {manifest.version} --table {name}"
         if data is None:
             raise NotReady(f"table {wanted.name} is not in the row store; {how}")
@@ -209,6 +209,7 @@ class RemoteReader:
         """One round trip for all ids still LOST; returns how many stay so, and why."""
         jobs = []
         keys: list[bytes] = []
+        most_nbytes = 0
         for k, table in enumerate(self._tables):
             here = slice(int(waiting.starts[k]), int(waiting.starts[k] + waiting.counts[k]))
             positions = np.flatnonzero(waiting.status[here] == LOST)
@@ -217,7 +218,8 @@ class RemoteReader:
                 wanted, bucket = table.plan(ids)
                 jobs.append((k, table, here, positions, ids, bucket, slice(len(keys), len(keys) + len(wanted))))
                 keys += wanted
-        reply = self._store.fetch(keys)
+                most_nbytes += table.most_nbytes(len(wanted))
+        reply = self._store.fetch(keys, most_nbytes)
         lost = 0
         for k, table, here, positions, ids, bucket, part in jobs:
             rows, status = table.unpack(reply.values[part], bucket, ids)

@@ -4,8 +4,10 @@ Who owns what: one pool of connections a node, shared by the process. A thread t
 reply, gives it back; one that failed in between is closed first, so a reply can never reach another caller.
 
 A batch is one round trip: commands are grouped by node (in a cluster, by slot within a node), sent to every node, and
-only then read. Connections do not retry and wait at most `timeout_s` for each read; every node has its breaker, so one
-that hangs holds up few batches, and a cluster that lost a node still serves the others' rows.
+only then read. All of its replies are there within `timeout_s`, and in as many bytes as what was asked for can take
+(processor.tables.remote.replies), or they are lost; a new connection has as long again for its handshake. Nothing is
+retried; every node has its breaker, so one that hangs, drips or sends nonsense holds up few batches, and a cluster
+that lost a node still serves the others' rows. Whatever redis-py raises counts as the node's failure.
 
 In a cluster, CLUSTER SLOTS tells which node serves what. It is asked for at first use, when a node answers MOVED (the
 commands that moved are then sent once more), and after a node failed, at most once a second. While a slot migrates,
@@ -20,8 +22,9 @@ The URL may hold a password: it, and what redis-py says about it, is never logge
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import exceptions
 from redis.backoff import NoBackoff
@@ -32,13 +35,25 @@ from redis.retry import Retry
 from processor.clock import Clock
 from processor.errors import BadInput, NotReady
 from processor.tables.remote.breaker import Breaker
+from processor.tables.remote.replies import MalformedReply, Moved, ReplyReader, reader_of
 from processor.tables.remote.store import StoreReply
 
 SLOTS = 16384
 KEYS_PER_COMMAND = 1024
 REFRESH_S = 1.0
 
+ACK_NBYTES = 1 << 10
+"""Of one reply that carries no value: a number, OK, an error, a value's frame."""
+SLOTS_NBYTES = 4 << 20
+
 Command = tuple[bytes, ...]
+
+
+class Bound(NamedTuple):
+    """What a batch's replies may take: time.monotonic() at their end, and bytes of one node's."""
+
+    end_s: float
+    most_nbytes: int
 
 
 class Paused(exceptions.RedisError):
@@ -52,14 +67,17 @@ class RedisNode:
         self.pool = pool
         self.breaker = Breaker(clock)
 
-    def open(self, commands: Sequence[Command]) -> Connection:
-        """A connection with the commands sent on it; raises RedisError."""
+    def open(self, commands: Sequence[Command], bound: Bound) -> Connection:
+        """A connection with the commands sent on it, whose replies are bound so; raises RedisError."""
         try:
             connection = self.pool.get_connection()
-        except OSError as error:
-            # The client reads files of its own for a new connection.
-            raise exceptions.ConnectionError(error.strerror) from None
+        except exceptions.RedisError:
+            raise
+        except Exception as error:
+            # The client reads files of its own for a new connection, and a handshake may answer anything.
+            raise exceptions.ConnectionError(type(error).__name__) from None
         try:
+            reader_of(connection).begin(*bound)
             connection.send_packed_command([encode(command) for command in commands])
         except BaseException:
             self.give_up(connection)
@@ -80,15 +98,21 @@ class RedisNode:
                     replies.append(connection.read_response(disable_decoding=True))
                 except exceptions.ResponseError as error:
                     replies.append(error)
+        except exceptions.RedisError:
+            self.give_up(connection)
+            raise
+        except Exception as error:
+            self.give_up(connection)
+            raise MalformedReply(type(error).__name__) from None
         except BaseException:
             self.give_up(connection)
             raise
         self.pool.release(connection)
         return replies
 
-    def ask(self, command: Command) -> Any:
+    def ask(self, command: Command, bound: Bound) -> Any:
         """The reply to one command; raises RedisError."""
-        return self.finish(self.open([command]), 1)[0]
+        return self.finish(self.open([command], bound), 1)[0]
 
 
 class RedisStore:
@@ -98,8 +122,9 @@ class RedisStore:
         """url: see RemoteConfig. Connects at first use."""
         scheme, _, rest = url.partition("://")
         self._cluster = scheme.endswith("+cluster")
-        self._clock = clock
+        self._clock, self._timeout_s = clock, timeout_s
         options = {
+            "parser_class": ReplyReader,
             "socket_timeout": timeout_s,
             "socket_connect_timeout": timeout_s,
             "retry": Retry(NoBackoff(), 0),
@@ -120,12 +145,14 @@ class RedisStore:
         self._refreshed_at_s = -REFRESH_S
         self._refreshing = threading.Lock()
 
-    def fetch(self, keys: Sequence[bytes]) -> StoreReply:
+    def fetch(self, keys: Sequence[bytes], most_nbytes: int) -> StoreReply:
         """Values by key, None where one could not be had; never raises for what Redis does."""
         values: list[bytes | None] = [None] * len(keys)
         problem = ""
         groups = self._groups(keys)
-        replies = self._run([(keys[group[0]], (b"MGET", *(keys[i] for i in group))) for group in groups])
+        commands = [(keys[group[0]], (b"MGET", *(keys[i] for i in group))) for group in groups]
+        # The frame of a value takes fewer bytes than its key, and some more.
+        replies = self._run(commands, most_nbytes + 32 * len(keys) + ACK_NBYTES * len(groups))
         for group, reply in zip(groups, replies):
             if isinstance(reply, Exception):
                 problem = problem or describe(reply)
@@ -135,9 +162,9 @@ class RedisStore:
                         values[i] = value
         return StoreReply(values, problem)
 
-    def read(self, key: bytes) -> bytes | None:
+    def read(self, key: bytes, most_nbytes: int) -> bytes | None:
         """The value of one key, or None; raises NotReady."""
-        value = self._must([(key, (b"GET", key))])[0]
+        value = self._must([(key, (b"GET", key))], most_nbytes)[0]
         return value if isinstance(value, bytes) else None
 
     def write(self, values: Mapping[bytes, bytes]) -> None:
@@ -157,8 +184,9 @@ class RedisStore:
         for node in [self._seed, *self._nodes.values()]:
             node.pool.disconnect()
 
-    def _must(self, commands: list[tuple[bytes, Command]]) -> list[Any]:
-        replies = self._run(commands)
+    def _must(self, commands: list[tuple[bytes, Command]], most_nbytes: int = 0) -> list[Any]:
+        # What a push writes may take as long for each command: no request waits for it.
+        replies = self._run(commands, most_nbytes + ACK_NBYTES * len(commands), len(commands))
         for reply in replies:
             if isinstance(reply, Exception):
                 raise NotReady(f"the row store {describe(reply)}")
@@ -174,17 +202,21 @@ class RedisStore:
             by_tag[b""] = list(range(len(keys)))
         return [g[at : at + KEYS_PER_COMMAND] for g in by_tag.values() for at in range(0, len(g), KEYS_PER_COMMAND)]
 
-    def _run(self, commands: list[tuple[bytes, Command]]) -> list[Any]:
+    def _run(self, commands: list[tuple[bytes, Command]], most_nbytes: int, timeouts: int = 1) -> list[Any]:
         """Replies in order, an exception in the place of each that failed. A command comes with a key it names."""
-        replies = self._send(commands)
-        moved = [i for i, reply in enumerate(replies) if isinstance(reply, exceptions.MovedError)]
+        bound = self._bound(most_nbytes, timeouts)
+        replies = self._send(commands, bound)
+        moved = [i for i, reply in enumerate(replies) if isinstance(reply, Moved)]
         if moved:
             self._refresh(moved=True)
-            for i, reply in zip(moved, self._send([commands[i] for i in moved])):
+            for i, reply in zip(moved, self._send([commands[i] for i in moved], bound)):
                 replies[i] = reply
         return replies
 
-    def _send(self, commands: list[tuple[bytes, Command]]) -> list[Any]:
+    def _bound(self, most_nbytes: int, timeouts: int = 1) -> Bound:
+        return Bound(time.monotonic() + timeouts * self._timeout_s, most_nbytes)
+
+    def _send(self, commands: list[tuple[bytes, Command]], bound: Bound) -> list[Any]:
         replies: list[Any] = [exceptions.ConnectionError()] * len(commands)
         jobs: dict[RedisNode, list[int]] = {}
         for i, node in enumerate(self._route([key for key, _ in commands])):
@@ -196,7 +228,7 @@ class RedisStore:
                 failure: Exception = Paused()
                 if node.breaker.allow():
                     try:
-                        opened[node] = node.open([commands[i][1] for i in chosen])
+                        opened[node] = node.open([commands[i][1] for i in chosen], bound)
                         continue
                     except exceptions.RedisError as error:
                         failure = error
@@ -245,7 +277,7 @@ class RedisStore:
                 if not node.breaker.allow():
                     continue
                 try:
-                    reply = node.ask((b"CLUSTER", b"SLOTS"))
+                    reply = node.ask((b"CLUSTER", b"SLOTS"), self._bound(SLOTS_NBYTES))
                 except exceptions.RedisError:
                     node.breaker.failed()
                     continue
@@ -266,6 +298,7 @@ class RedisStore:
                 node = self._node(host.decode() if host else own, int(port))
                 slots[first : last + 1] = [node] * (last + 1 - first)
         except (TypeError, ValueError, AttributeError):
+            # Not a list of such, an error reply among them.
             return None
         return slots
 
@@ -296,6 +329,7 @@ def describe(error: Exception) -> str:
         (exceptions.BusyLoadingError, "is still loading its data"),
         (exceptions.ConnectionError, "cannot be reached"),
         (exceptions.OutOfMemoryError, "is out of memory"),
+        (MalformedReply, "sent what is no reply to what it was asked"),
     ):
         if isinstance(error, kind):
             return text

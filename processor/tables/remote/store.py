@@ -22,12 +22,24 @@ class StoreReply:
 class RowStore(Protocol):
     """A key-value store outside of this process."""
 
-    def fetch(self, keys: Sequence[bytes]) -> StoreReply:
-        """Values for a batch, in one round trip and within the store's timeout; never raises for a store's failure."""
+    def fetch(self, keys: Sequence[bytes], most_nbytes: int) -> StoreReply:
+        """Fetch the values of a batch in one round trip, all within the store's timeout.
+
+        Args:
+            keys: what to fetch.
+            most_nbytes: of all values together; a store that sends more has failed.
+
+        Returns:
+            The values, None for each that could not be had. A store's failure is never raised.
+        """
         ...
 
-    def read(self, key: bytes) -> bytes | None:
-        """The value of one key, None when there is none; raises NotReady when the store does not answer."""
+    def read(self, key: bytes, most_nbytes: int) -> bytes | None:
+        """Read the value of one key, of at most `most_nbytes`; None when there is none.
+
+        Raises:
+            NotReady: the store does not answer, or not with a value.
+        """
         ...
 
     def write(self, values: Mapping[bytes, bytes]) -> None:

@@ -1,9 +1,11 @@
 """A row store that is a dictionary, and a redis-server for the length of a test."""
 
+import contextlib
 import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 
 import pytest
 import redis
@@ -18,13 +20,13 @@ class MemoryStore:
     def __init__(self):
         self.values, self.down, self.fetches = {}, False, []
 
-    def fetch(self, keys):
+    def fetch(self, keys, most_nbytes):
         self.fetches.append(list(keys))
         if self.down:
             return StoreReply([None] * len(keys), "cannot be reached")
         return StoreReply([self.values.get(key) for key in keys])
 
-    def read(self, key):
+    def read(self, key, most_nbytes=0):
         return self.values.get(key)
 
     def write(self, values):
@@ -104,6 +106,39 @@ class RedisServer:
         if self._process is not None and self._process.poll() is None:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Impostor:
+    """A server that answers whatever it is sent, handshakes apart, with the same bytes."""
+
+    def __init__(self, reply):
+        self._reply, self._listener = reply, socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self._threads.append(threading.Thread(target=self._answer, args=(connection,), daemon=True))
+                self._threads[-1].start()
+
+    def _answer(self, connection):
+        with connection, contextlib.suppress(OSError):
+            while data := connection.recv(1 << 16):
+                for command in data.split(b"*")[1:]:
+                    connection.sendall(b"+OK\r\n" if b"CLIENT" in command or b"SELECT" in command else self._reply)
+
+    def __enter__(self):
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(10)
 
 
 needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")

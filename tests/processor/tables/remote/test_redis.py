@@ -3,10 +3,10 @@
 import logging
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
-from redis.connection import ConnectionPool
 from redis.exceptions import RedisError
 
 from processor.clock import FakeClock
@@ -14,11 +14,11 @@ from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, NotReady
 from processor.tables.remote.breaker import OPEN_AFTER, PAUSE_S
 from processor.tables.remote.push import drop, push
-from processor.tables.remote.redis import RedisNode
+from processor.tables.remote.redis import Bound
 from processor.tables.remote.settings import RemoteConfig
 from tests.descriptors import few_descriptors
 from tests.packages import make_delta, make_inputs, make_weights, reference
-from tests.processor.tables.remote.fakes import RedisServer, free_ports, needs_redis
+from tests.processor.tables.remote.fakes import Impostor, RedisServer, free_ports, needs_redis
 from tests.processor.tables.remote.processors import PROBE, TIMEOUT_S, USERS, assert_scores, opened, processor, scores
 from tests.waiting import until
 
@@ -95,17 +95,17 @@ def test_a_redis_that_hangs_costs_its_timeout_a_few_times_and_is_then_left_alone
     store = opened(server.url, 0.05, clock)
     push(reader, [], opened(server.url))
     key = b"freshet:{small/1/user}"
-    assert store.fetch([key]).problem == ""
+    assert store.fetch([key], 1 << 16).problem == ""
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        problems = [store.fetch([key]).problem for _ in range(OPEN_AFTER + 2)]
+        problems = [store.fetch([key], 1 << 16).problem for _ in range(OPEN_AFTER + 2)]
         assert problems == ["did not answer in time"] * OPEN_AFTER + ["is left alone after failures"] * 2
         clock.advance(PAUSE_S)
-        assert [store.fetch([key]).problem for _ in range(2)] == [problems[0], problems[-1]]
+        assert [store.fetch([key], 1 << 16).problem for _ in range(2)] == [problems[0], problems[-1]]
     finally:
         os.kill(server.pid, signal.SIGCONT)
     clock.advance(PAUSE_S)
-    assert store.fetch([key]).values == [opened(server.url).read(key)]
+    assert store.fetch([key], 1 << 16).values == [opened(server.url).read(key, 1 << 16)]
 
 
 def test_a_redis_that_came_back_empty_is_a_failure_and_not_a_million_unseen_ids(root, reader, server):
@@ -139,11 +139,34 @@ def test_a_version_is_loaded_once_its_tables_have_been_pushed(root, reader, serv
 
 
 def test_a_process_without_descriptors_cannot_reach_its_store_and_says_no_more(server):
-    node = RedisNode(ConnectionPool(host="127.0.0.1", port=server.port), FakeClock())
+    node = opened(server.url)._seed
     with few_descriptors(), pytest.raises(RedisError):
-        node.open([(b"PING",)])
-    assert node.finish(node.open([(b"PING",)]), 1) == [b"PONG"]
+        node.open([(b"PING",)], Bound(time.monotonic() + 10, 1 << 16))
+    assert node.ask((b"PING",), Bound(time.monotonic() + 10, 1 << 16)) == b"PONG"
     node.pool.disconnect()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b":abc\r\n", b"$abc\r\n", b"*abc\r\n", b"-MOVED abc\r\n", b"*1\r\n" * 20_000, b"$9999999999999\r\n", b"!\r\n"],
+)
+def test_nonsense_counts_as_lost_and_opens_the_breaker(reply):
+    with Impostor(reply) as impostor:
+        store = opened(impostor.url, 5.0, FakeClock())
+        problems = [store.fetch([b"a", b"b"], 1 << 10) for _ in range(OPEN_AFTER + 1)]
+    assert [one.values for one in problems] == [[None, None]] * (OPEN_AFTER + 1)
+    assert all(one.problem for one in problems)
+    if not reply.startswith(b"-"):
+        assert problems[-1].problem == "is left alone after failures"
+
+
+def test_a_value_beyond_what_was_asked_for_is_lost(server):
+    store = opened(server.url)
+    store.write({b"large": b"x" * 100_000, b"small": b"y"})
+    assert store.fetch([b"small"], 1 << 10).values == [b"y"]
+    reply = store.fetch([b"small", b"large"], 1 << 10)
+    assert (reply.values, reply.problem) == ([None, None], "sent what is no reply to what it was asked")
+    assert store.fetch([b"large"], 1 << 17).values == [b"x" * 100_000]
 
 
 def test_a_password_is_used_and_never_shown(root, reader, caplog):
@@ -154,7 +177,7 @@ def test_a_password_is_used_and_never_shown(root, reader, caplog):
             assert_scores(engine, PROBE)
         wrong = server.url.replace("s3cr3t-pw", "wr0ng-pw")
         with caplog.at_level(logging.DEBUG), pytest.raises(NotReady) as refused:
-            opened(wrong).read(b"x")
+            opened(wrong).read(b"x", 1 << 16)
         assert "credentials" in str(refused.value) or "error" in str(refused.value)
         with pytest.raises(BadInput) as bad:
             opened("redis://user:s3cr3t-pw@host:port/0")
@@ -208,9 +231,9 @@ def test_a_cluster_without_one_of_its_nodes_still_serves_the_others_rows(root, r
 
 def test_slots_that_moved_to_another_node_are_found_again(reader, cluster):
     store = opened(cluster_url(cluster))
-    store.read(b"x")
+    store.read(b"x", 1 << 16)
     store._slots = store._slots[::-1]
     store.write({b"{a}": b"1", b"{b}": b"2", b"{c}": b"3"})
     store._slots = store._slots[::-1]
-    assert store.fetch([b"{a}", b"{b}", b"{c}", b"{d}"]).values == [b"1", b"2", b"3", None]
+    assert store.fetch([b"{a}", b"{b}", b"{c}", b"{d}"], 1 << 16).values == [b"1", b"2", b"3", None]
     store.delete([b"{a}", b"{b}", b"{c}"])
