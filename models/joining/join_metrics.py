@@ -24,6 +24,7 @@ COUNTERS: tuple[Family, ...] = (
     ("freshet_join_repeated_rows", "Rows of a request id that waited already.", lambda s: s.counts.repeated),
     ("freshet_join_lost_rows", "Rows whose recording was gone at the end of their window.", lambda s: s.counts.lost),
     ("freshet_join_lost_files", "Recordings that were gone before they were read.", lambda s: s.lost_files),
+    ("freshet_join_files_set_aside", "Files of either stream that cannot be read.", lambda s: s.files_aside),
     ("freshet_join_lost_outcomes", "Outcomes that were gone before they were read.", lambda s: s.lost_outcomes),
     ("freshet_join_rejected", "Rows of either stream that are not sound.", lambda s: s.rejected),
     ("freshet_join_files", "Files that have been written.", lambda s: s.files),

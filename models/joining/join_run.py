@@ -65,7 +65,8 @@ class ScoreSums:
 class JoinStanding:
     """Where a join stands. waiting, held, emitted: rows whose window lasts, outcomes without a row, rows that a late
     outcome would find. rows_s, outcomes_s: up to which times the streams have been read. rejected: rows of both streams
-    that are not sound. lost_files: of recordings, gone before they were read. calibration: of the newest window."""
+    that are not sound. files_aside: of both, that cannot be read. lost_files: of recordings, gone before they were
+    read. calibration: of the newest window."""
 
     counts: JoinCounts = field(default_factory=JoinCounts)
     files: int = 0
@@ -74,6 +75,7 @@ class JoinStanding:
     emitted: int = 0
     rejected: int = 0
     lost_files: int = 0
+    files_aside: int = 0
     lost_outcomes: int = 0
     late_share: float = 0.0
     calibration: float = float("nan")
@@ -195,6 +197,7 @@ class JoinRun:
             emitted=len(self._emitted),
             rejected=sum(intake.rejected for intake in intakes),
             lost_files=self._recordings.lost_files,
+            files_aside=sum(intake.aside for intake in intakes),
             lost_outcomes=intakes[1].lost,
             late_share=self._late_share,
             calibration=self._calibration,

@@ -24,8 +24,9 @@ from models.streams.arrived_rows import Rejected, Rows
 from models.streams.growing_folder import GrowingFolder
 from models.streams.stream import Caller, Segment, Unread, check_places
 from models.streams.stream_journal import StreamJournal
-from processor.errors import BadInput
+from processor.errors import BadInput, Corrupt
 from processor.package.recording_columns import METADATA, OUTPUT
+from processor.package.regular_file import open_regular
 
 RECORDINGS = Caller("--recordings", "a join into another --out begins")
 
@@ -166,14 +167,16 @@ def first_recording(folder: str) -> pa.Schema:
     """The columns of any recording; raises BadInput where there is none."""
     for path in sorted(Path(folder).rglob("*.parquet")):
         if not path.name.startswith((".", "_")) and _about(path):
-            return pq.read_schema(path)
+            with open_regular(path) as file:
+                return pq.read_schema(file)
     raise BadInput("--recordings: a folder with a recording wanted, to tell what --key is, found none")
 
 
 def _about(path: Path) -> dict[str, Any]:
     """What a recording says of its columns; {} for any other file."""
     try:
-        said = json.loads((pq.read_schema(path).metadata or {}).get(METADATA, b"{}"))
-    except (OSError, ValueError, pa.ArrowException):
+        with open_regular(path) as file:
+            said = json.loads((pq.read_schema(file).metadata or {}).get(METADATA, b"{}"))
+    except (OSError, ValueError, pa.ArrowException, Corrupt):
         return {}
     return said if isinstance(said, dict) else {}

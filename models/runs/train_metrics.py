@@ -18,16 +18,17 @@ from processor.errors import BadInput
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Where a run stands. learned_rows: by this process; position: number of the row that comes next; waiting_rows:
-    that have come and are not learned, as far as the stream knows. lost_rows, rejected_rows, trouble: of the stream
-    (models.streams.followed_source). event_time, published_at: newest event learned, newest publication, Unix seconds,
-    0 for none. window_auc, window_calibration: of the newest window, before it was learned; NaN for none. held: why
-    deltas lie behind a gate, "" where they do not. table_rows: by table."""
+    that have come and are not learned, as far as the stream knows. lost_rows, rejected_rows, files_aside, trouble: of
+    the stream (models.streams.followed_source). event_time, published_at: newest event learned, newest publication,
+    Unix seconds, 0 for none. window_auc, window_calibration: of the newest window, before it was learned; NaN for none.
+    held: why deltas lie behind a gate, "" where they do not. table_rows: by table."""
 
     learned_rows: int = 0
     position: int = 0
     waiting_rows: int = 0
     lost_rows: int = 0
     rejected_rows: int = 0
+    files_aside: int = 0
     trouble: str = ""
     event_time: float = 0.0
     published_at: float = 0.0
@@ -51,6 +52,7 @@ COUNTERS: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
         lambda s: s.rejected_rows,
     ),
     ("freshet_train_lost_rows", "Rows that were gone from the stream before they were read.", lambda s: s.lost_rows),
+    ("freshet_train_files_set_aside", "Files of the stream that cannot be read.", lambda s: s.files_aside),
     ("freshet_train_deltas", "Deltas that this process has published.", lambda s: s.deltas),
     ("freshet_train_versions", "Full versions that this process has published.", lambda s: s.versions),
     ("freshet_train_windows_held", "Windows whose delta was held.", lambda s: s.held_windows),

@@ -46,10 +46,12 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Something that is no rows, and counts as so many."""
+    """Something that is no rows, and counts as so many. damage: of a file, which says nothing of how sound the rows of
+    the stream are."""
 
     rows: int
     why: str
+    damage: bool = False
 
     def __len__(self) -> int:
         return self.rows

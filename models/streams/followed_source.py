@@ -43,7 +43,7 @@ Part = tuple[int, list[pa.Array]]
 @dataclass(frozen=True, slots=True)
 class Intake:
     """How far a stream has been taken. rows: that have a number; waiting, lost, trouble: see Unread; rejected: rows
-    that were read and are not sound, and why the last one was not."""
+    that were read and are not sound, and why the last one was not. aside, why_aside: see Unread."""
 
     rows: int
     waiting: int
@@ -51,6 +51,8 @@ class Intake:
     rejected: int
     why: str
     trouble: str
+    aside: int = 0
+    why_aside: str = ""
 
 
 class FollowedSource:
@@ -104,7 +106,9 @@ class FollowedSource:
         """Where the stream stands."""
         unread = self._stream.unread()
         rejected, why = self._rejected, self._why
-        return Intake(self._journal.rows, unread.rows, unread.lost, rejected, why, unread.trouble)
+        return Intake(
+            self._journal.rows, unread.rows, unread.lost, rejected, why, unread.trouble, unread.aside, unread.why_aside
+        )
 
     def news(self) -> list[str]:
         """What of that is worth a line since this was last asked."""
@@ -115,6 +119,8 @@ class FollowedSource:
             lines.append(f"{now.rejected - before.rejected:,} rows are not sound and left out; the last: {now.why}")
         if now.lost > before.lost:
             lines.append(f"{now.lost - before.lost:,} rows of the stream were gone before they could be read")
+        if now.aside > before.aside:
+            lines.append(f"{now.aside - before.aside:,} files were set aside; the last: {now.why_aside}")
         if now.trouble != before.trouble:
             lines.append(f"the stream cannot be read: {now.trouble}" if now.trouble else "the stream can be read again")
         return lines
@@ -189,7 +195,7 @@ class FollowedSource:
             if first <= start:
                 continue
             if isinstance(rows, Rejected):
-                self._reject(begin, len(rows), rows.why)
+                self._reject(begin, len(rows), rows.why, damage=rows.damage)
                 continue
             for row, made in sound_parts(rows, max(0, start - begin), len(rows)):
                 if isinstance(made, str):
@@ -198,11 +204,12 @@ class FollowedSource:
                     self._note(len(made[0]), 0)
                     yield begin + row, made
 
-    def _reject(self, row: int, rows: int, why: str) -> None:
+    def _reject(self, row: int, rows: int, why: str, damage: bool = False) -> None:
         if row >= self._counted_row:
             self._rejected, self._counted_row = self._rejected + rows, row + rows
         self._why = why
-        self._note(rows, rows)
+        if not damage:
+            self._note(rows, rows)
 
     def _note(self, rows: int, rejected: int) -> None:
         self._seen_rows, self._seen_rejected = self._seen_rows + rows, self._seen_rejected + rejected

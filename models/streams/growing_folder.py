@@ -6,10 +6,16 @@ names. Hidden files, names that begin with '_' and anything that is no .parquet 
 
 A file that was taken is never to change; it may be deleted once its rows are learned, and a checkpoint that needs them
 again says so. Looking costs a listing: at most a twentieth of the time.
+
+One bad file never holds up those behind it. What is no regular file (a pipe would be waited for for ever), cannot be
+opened, has a damaged footer or, beside files that were taken, lacks a column, is set aside: told once, counted, and
+looked at again when it changes. Damage that is found while rows are decoded rejects the rows from there to the end of
+the piece. The first file of a stream that lacks a column ends the run: then the configuration is wrong.
 """
 
 from __future__ import annotations
 
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -23,6 +29,7 @@ from models.data.source import Schema
 from models.streams.arrived_rows import Rejected, Rows, TableRows
 from models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
 from processor.errors import BadInput, Corrupt
+from processor.package.regular_file import open_regular
 
 LOOK_S, LOOK_SHARE = 0.1, 20
 UNFINISHED_S = 60.0
@@ -45,6 +52,9 @@ class GrowingFolder:
         self._taken: dict[str, int] = {}
         # Not whole yet: what they were when they were looked at, and since when.
         self._unfinished: dict[str, tuple[tuple[int, int], float]] = {}
+        # Set aside: what they were then. Those that were, in all, and why the last one was.
+        self._aside: dict[str, tuple[int, int]] = {}
+        self._aside_files, self._why_aside = 0, ""
         self._next_s = 0.0
         self._changed = ""
 
@@ -83,11 +93,16 @@ class GrowingFolder:
             raise BadInput(f"{name}: the file as it was when it was first read wanted, but it has changed or is gone")
         file = ParquetFile(path)
         types = self._types(file)
-        for piece in file.pieces(types, 0):
+        pieces = list(file.pieces(types, 0))
+        for piece, end in zip(pieces, [*(p.first for p in pieces[1:]), segment.rows]):
             row = piece.first
-            for batch in piece.read():
-                yield TableRows(batch, self._columns, name, row)
-                row += batch.num_rows
+            try:
+                for batch in piece.read():
+                    yield TableRows(batch, self._columns, name, row)
+                    row += batch.num_rows
+            except BadInput as error:
+                # A damaged page: the same rows each time, as the file does not change.
+                yield Rejected(end - row, str(error), damage=True)
 
     def forgets(self, segment: Segment) -> bool:
         if (self._folder / segment.where["file"]).exists():
@@ -99,7 +114,7 @@ class GrowingFolder:
         now_s = self._now_s()
         late = [name for name, (_, since_s) in self._unfinished.items() if now_s - since_s >= UNFINISHED_S]
         unfinished = f"{late[0]}: no whole Parquet file, and it does not grow" if late else ""
-        return Unread(trouble=unfinished or self._changed)
+        return Unread(trouble=unfinished or self._changed, aside=self._aside_files, why_aside=self._why_aside)
 
     def close(self) -> None: ...
 
@@ -110,23 +125,47 @@ class GrowingFolder:
                 status = path.stat()
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                self._set_aside(name, (0, 0), f"{name}: cannot be opened: {error.strerror}")
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                # Partitioned writers name folders so; the files inside are listed by themselves.
+                continue
             seen = status.st_size, status.st_mtime_ns
             if name in self._taken:
                 if self._taken[name] != seen[0]:
                     self._changed = f"{name}: was read and has changed since: rows come in files of new names"
                 continue
+            if self._aside.get(name) == seen:
+                continue
             if self._unfinished.get(name, ((), 0.0))[0] == seen:
                 unfinished[name] = self._unfinished[name]
                 continue
-            if not _is_whole(path):
-                unfinished[name] = seen, now_s
+            try:
+                if not _is_whole(path):
+                    unfinished[name] = seen, now_s
+                    continue
+                file = ParquetFile(path)
+            except (BadInput, Corrupt) as error:
+                self._set_aside(name, seen, str(error))
                 continue
-            file = ParquetFile(path)
-            self._types(file)
+            try:
+                self._types(file)
+            except BadInput as error:
+                if not self._taken:
+                    raise
+                self._set_aside(name, seen, str(error))
+                continue
+            self._aside.pop(name, None)
             self._taken[name] = seen[0]
             found.append(Segment({"file": name, "nbytes": seen[0]}, file.count_rows()))
         self._unfinished = unfinished
         return found
+
+    def _set_aside(self, name: str, seen: tuple[int, int], why: str) -> None:
+        if self._aside.get(name) != seen:
+            self._aside[name] = seen
+            self._aside_files, self._why_aside = self._aside_files + 1, why
 
     def _files(self) -> Iterator[tuple[Path, str]]:
         for path in self._folder.rglob("*"):
@@ -146,9 +185,10 @@ def _inside(name: str) -> bool:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file ends as a Parquet file does, with the length of a footer that fits."""
+    """Whether a file ends as a Parquet file does, with the length of a footer that fits; raises Corrupt for what is no
+    regular file."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             nbytes = file.seek(0, 2)
             if nbytes < 12:
                 return False

@@ -22,11 +22,14 @@ class Segment:
 @dataclass(frozen=True, slots=True)
 class Unread:
     """What waits behind the newest segment. rows: as far as the stream knows. lost: rows, or messages, that were gone
-    before they could be read. trouble: why nothing can be read now, "" where it can."""
+    before they could be read. trouble: why nothing can be read now, "" where it can. aside: files that were set aside
+    because they cannot be read, and why the last one was."""
 
     rows: int = 0
     lost: int = 0
     trouble: str = ""
+    aside: int = 0
+    why_aside: str = ""
 
 
 @dataclass(frozen=True, slots=True)

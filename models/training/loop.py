@@ -169,6 +169,7 @@ class TrainingRun:
             position=state.position,
             waiting_rows=max(0, stream.rows - state.position) + stream.waiting if stream else 0,
             lost_rows=stream.lost if stream else 0,
+            files_aside=stream.aside if stream else 0,
             rejected_rows=stream.rejected if stream else 0,
             trouble=stream.trouble if stream else "",
             version=state.version,

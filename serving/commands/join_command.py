@@ -129,6 +129,7 @@ def report(standing: JoinStanding, out: Path) -> Table:
         "repeated rows": counts.repeated,
         "lost rows": counts.lost,
         "lost recordings": standing.lost_files,
+        "files set aside": standing.files_aside,
     }
     told = ", ".join(f"{count:,} {name}" for name, count in fates.items() if count)
     title = f"{counts.rows:,} rows, {counts.positives:,} positives in time" + (f", {told}" if told else "")

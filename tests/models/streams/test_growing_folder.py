@@ -1,8 +1,13 @@
 """A folder that grows: whole files in the order in which they come, each once."""
 
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from models.streams import growing_folder
+from models.streams.arrived_rows import Rejected
 from models.streams.growing_folder import GrowingFolder
 from processor.clock import FakeClock
 from processor.errors import BadInput
@@ -95,17 +100,66 @@ def test_a_segment_is_forgotten_with_its_file_and_the_name_may_come_again(tmp_pa
     assert names(folder.poll()) == [("a.parquet", 2)]
 
 
-def test_a_column_that_is_missing_is_told_before_a_row_is_read(tmp_path):
-    import pyarrow.parquet as pq
-
-    pq.write_table(pq.read_table(_written(tmp_path)).drop_columns(["user"]), tmp_path / "b.parquet")
+def test_a_first_file_without_a_column_ends_the_run(tmp_path):
+    write_parquet(tmp_path / "whole", 0, 3)
+    pq.write_table(pq.read_table(tmp_path / "whole").drop_columns(["user"]), tmp_path / "b.parquet")
     with pytest.raises(BadInput, match=r"column 'user': wanted once in b.parquet, got 0"):
         Folder(tmp_path).poll()
 
 
-def _written(tmp_path):
+@pytest.mark.parametrize("kind", ["pipe", "loop", "damaged footer", "lacking column"])
+def test_a_bad_file_is_set_aside_and_those_behind_it_are_read(tmp_path, kind):
     write_parquet(tmp_path / "a.parquet", 0, 3)
-    return tmp_path / "a.parquet"
+    folder, bad = Folder(tmp_path), tmp_path / "b.parquet"
+    folder.poll()
+    if kind == "pipe":
+        os.mkfifo(bad)
+    elif kind == "loop":
+        bad.symlink_to(bad)
+    elif kind == "damaged footer":
+        write_parquet(bad, 0, 3)
+        data = bytearray(bad.read_bytes())
+        footer = int.from_bytes(data[-8:-4], "little")
+        data[-8 - footer : -8] = b"\xff" * footer
+        bad.write_bytes(data)
+    else:
+        pq.write_table(pa.table({"other": [1]}), bad)
+    write_parquet(tmp_path / "c.parquet", 0, 4)
+
+    assert names(folder.poll()) == [("c.parquet", 4)]
+    unread = folder.stream.unread()
+    assert (unread.aside, unread.trouble) == (1, "")
+    assert "b.parquet" in unread.why_aside or "other" in unread.why_aside
+    assert folder.poll() == []
+    assert folder.stream.unread().aside == 1
+    bad.unlink()
+    write_parquet(bad, 0, 2)
+    assert names(folder.poll()) == [("b.parquet", 2)]
+
+
+def test_a_folder_named_like_a_file_is_no_file(tmp_path):
+    write_parquet(tmp_path / "day.parquet" / "part-0.parquet", 0, 2)
+    folder = Folder(tmp_path)
+    assert names(folder.poll()) == [("day.parquet/part-0.parquet", 2)]
+    assert folder.stream.unread().aside == 0
+
+
+def test_a_damaged_page_rejects_its_rows_and_no_others(tmp_path):
+    path = tmp_path / "a.parquet"
+    write_parquet(path, 0, 40_000, row_group_size=20_000)
+    second = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    start = second.dictionary_page_offset or second.data_page_offset
+    data[start : start + second.total_compressed_size] = bytes(second.total_compressed_size)
+    path.write_bytes(data)
+    folder = Folder(tmp_path)
+    (segment,) = folder.poll()
+
+    parts = list(folder.stream.read(segment))
+    assert sum(len(part) for part in parts) == 40_000
+    assert sum(len(part) for part in parts if isinstance(part, Rejected)) == 20_000
+    assert parts[-1].damage
+    assert [len(part) for part in folder.stream.read(segment)] == [len(part) for part in parts]
 
 
 def test_listing_takes_a_share_of_the_time_and_polling_waits_no_longer_than_asked(tmp_path):
