@@ -35,6 +35,8 @@ class LastResort:
         self._armed, self._ended, self._never = threading.Lock(), threading.Lock(), threading.Lock()
         for lock in (self._armed, self._ended, self._never):
             lock.acquire()
+        # What the interpreter writes signals to, for as long as some may come.
+        self._told: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="freshet-last-resort", daemon=True)
 
     def start(self) -> None:
@@ -48,21 +50,20 @@ class LastResort:
         Args:
             numbers: the signals that ask the server to end.
         """
-        heard, told = socket.socketpair()
-        told.setblocking(False)
-        loop = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+        heard, self._told = socket.socketpair()
+        self._told.setblocking(False)
+        loop = signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
         known = frozenset(map(int, numbers))
-        # Kept by the thread: as long as signals may come there is somebody to write to.
-        listen = threading.Thread(
-            target=self._listen, args=(heard, told, loop, known), name="freshet-signals", daemon=True
-        )
-        listen.start()
+        threading.Thread(target=self._listen, args=(heard, loop, known), name="freshet-signals", daemon=True).start()
 
-    def _listen(self, heard: socket.socket, told: socket.socket, loop: int, numbers: frozenset[int]) -> None:
+    def _listen(self, heard: socket.socket, loop: int, numbers: frozenset[int]) -> None:
         byte = bytearray(1)
         while True:
             try:
-                if heard.recv_into(byte) and byte[0] in numbers:
+                if not heard.recv_into(byte):
+                    heard.close()
+                    return
+                if byte[0] in numbers:
                     self.arm()
                 if loop >= 0:
                     os.write(loop, byte)

@@ -9,6 +9,7 @@ import pytest
 
 from serving import last_resort as last_resort_module
 from serving.last_resort import STATUS, WORDS, LastResort
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -81,3 +82,6 @@ def test_a_signal_arms_before_the_event_loop_hears_of_it(loop_end):
     os.kill(os.getpid(), signal.SIGUSR1)
     assert ended.wait(10)
     assert loop_end.recv(1) == bytes([signal.SIGUSR1])
+    signal.set_wakeup_fd(-1)
+    resort._told.close()
+    until(lambda: "freshet-signals" not in {thread.name for thread in threading.enumerate()})
