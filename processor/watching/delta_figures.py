@@ -17,6 +17,10 @@ that one bound is good for any model.
     shift     of an output: the logarithm of how many times as high the mean score is, with its sign; for
               processor.watching.drift, of LEAST_ROWS different scores at least
     stretch   of an output: the logarithm of how many times as wide the scores lie, with its sign; the same
+    width     of an output: the logarithm of how wide the new scores lie; the same. It is a place and no change: where
+              processor.watching.drift finds that widths have added up, it says whether they have
+    evidence  of the scored rows: how many different ones, each asked for once, would say as much; rows differ where any
+              output tells them apart. It is no change, and judged by nobody: it says what the others are worth
 
 Rows that a delta brings for the first time have not moved: of them `new` and `longest` tell.
 
@@ -49,6 +53,7 @@ LEAST_ROWS = 32
 MANY_ROWS = 10_000
 """So many new ids are no flood in a table of any size."""
 SIGNED = SHIFT, STRETCH = "shift", "stretch"
+WIDTH, EVIDENCE = "width", "evidence"
 MOST_RATIO = 1e6
 ALIKE = 1e-6
 
@@ -116,7 +121,7 @@ def delta_figures(
 @np.errstate(over="ignore", invalid="ignore")
 def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s]) -> list[Figure]:
     """The figures of the same rows' scores under two states, by output; any shape, the same in both."""
-    figures = []
+    figures, evidence = [], 0.0
     for name, scores in before.items():
         old, new = scores.reshape(-1).astype(np.float64), after[name].reshape(-1).astype(np.float64)
         there = np.isfinite(old)
@@ -126,6 +131,7 @@ def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s])
         if len(old) < LEAST_ROWS:
             continue
         size, width = float(np.abs(old).mean()), float(old.std())
+        evidence = max(evidence, _different(old), _different(new))
         figures.append(Figure("bias", name, _ratio(abs(float(new.mean() - old.mean())), size)))
         # What a few rows score says how they score, and little of the model: their noise would add up to a drift.
         many = len(np.unique(old)) >= LEAST_ROWS
@@ -137,8 +143,18 @@ def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s])
             figures.append(Figure("spread", name, abs(stretch)))
             if many:
                 figures.append(Figure(STRETCH, name, stretch))
+                figures.append(Figure(WIDTH, name, _log_ratio(float(new.std()), 1.0)))
             figures.append(Figure("disorder", name, 1.0 - rank_correlation(old, new)))
+    if evidence:
+        figures.append(Figure(EVIDENCE, "", evidence))
     return figures
+
+
+def _different(scores: NDArray[np.float64]) -> float:
+    """How many different scores, each there once, would make a mean as sure as this one: 4 where four rows are asked
+    all the time, and less than two where one of a hundred is asked nearly always."""
+    _, counts = np.unique(scores, return_counts=True)
+    return float(len(scores) ** 2 / np.square(counts, dtype=np.float64).sum())
 
 
 def rank_correlation(some: NDArray[np.float64], others: NDArray[np.float64]) -> float:
