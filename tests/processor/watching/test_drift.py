@@ -86,6 +86,32 @@ def test_a_step_back_is_served_at_the_bound():
     assert stream.step(-0.05)
 
 
+def widened(drift, steps, step=0.1, width=lambda n: 0.0):
+    """Number of the first of so many widening deltas that is held, None where none is."""
+    for n in range(steps):
+        figures = [Figure("stretch", "score", step), Figure("width", "score", width(n))]
+        if drift.judge(figures, str(n), n * TEN_S, 3.0, 6.0) is not None:
+            return n
+        drift.serve(figures, str(n), str(n + 1), n * TEN_S, False)
+    return None
+
+
+def test_widths_that_only_add_up_are_no_drift():
+    """Rows that are asked for before they are learned from: each sample begins as narrow as the last one did."""
+    assert widened(Drift(), 2000, 0.0022) is None
+    assert widened(Drift(), 2000, width=lambda n: -3 + 0.5 * math.sin(n)) is None
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_that_lie_wider_step_by_step_are_held(sign):
+    steps = math.log(10) / 0.1
+    assert widened(Drift(), 100, sign * 0.1, lambda n: -3 + sign * 0.1 * (n + 1)) in (int(steps), int(steps) + 1)
+
+
+def test_scores_of_other_rows_that_lie_wider_are_no_drift():
+    assert widened(Drift(), 200, 0.0, lambda n: -3 + 0.1 * n) is None
+
+
 def test_after_a_rollback_the_steps_that_were_undone_do_not_count():
     stream = Served()
     for _ in range(6):
