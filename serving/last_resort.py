@@ -6,15 +6,22 @@ is waited for again by the event loop that lent it, and by the interpreter as it
 the start, and needs neither memory nor locks of others, ends the process when its time is up.
 
 Invariant: what is asked to end ends, within the bound of arm() or, once the server has ended in order, within LAST_S.
+
+That a signal has come is first known here: an event loop reads the bytes that the interpreter writes for each signal,
+and loses them where there is no memory left to read them with. So overhear() puts a thread between the two that reads
+into a byte that is there already, arms, and hands the byte on.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 LAST_S = 3.0
+AGAIN_S = 0.01
 STATUS = 1
 WORDS = b"freshet: something at work did not end in time; the process ends without it\n"
 
@@ -33,6 +40,35 @@ class LastResort:
     def start(self) -> None:
         """Starts the thread, while there is memory for it."""
         self._thread.start()
+
+    def overhear(self, numbers: Collection[int]) -> None:
+        """Arm by a signal, whatever becomes of it in the event loop. Call it in the main thread, once the loop runs and
+        has its signal handlers.
+
+        Args:
+            numbers: the signals that ask the server to end.
+        """
+        heard, told = socket.socketpair()
+        told.setblocking(False)
+        loop = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+        known = frozenset(map(int, numbers))
+        # Kept by the thread: as long as signals may come there is somebody to write to.
+        listen = threading.Thread(
+            target=self._listen, args=(heard, told, loop, known), name="freshet-signals", daemon=True
+        )
+        listen.start()
+
+    def _listen(self, heard: socket.socket, told: socket.socket, loop: int, numbers: frozenset[int]) -> None:
+        byte = bytearray(1)
+        while True:
+            try:
+                if heard.recv_into(byte) and byte[0] in numbers:
+                    self.arm()
+                if loop >= 0:
+                    os.write(loop, byte)
+            except (MemoryError, OSError):
+                # The loop has ended, or there is no memory even for this: not at once again.
+                self._never.acquire(timeout=AGAIN_S)
 
     def arm(self) -> None:
         """The server was told to end. Safe from signal handlers; more than once is once."""

@@ -285,6 +285,8 @@ class Server:
             for number in SIGNALS:
                 if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                     self._loop.add_signal_handler(number, self._on_stop, number)
+            if self._last_resort is not None:
+                self._last_resort.overhear(SIGNALS)
         serving = asyncio.create_task(self._front.listen())
         # It ends before it is asked to only when a port cannot be had.
         serving.add_done_callback(lambda _: self._stopping.set())

@@ -17,10 +17,9 @@ POLICIES = ("default", "fail")
 @dataclass(frozen=True, slots=True)
 class RemoteConfig:
     """url: redis[s][+cluster]://[user:password@]host:port[/db], or unix://; it is never shown, it may hold a password.
-    tables: "model/table", or "model/*" for all tables of a model. timeout_s: for a new connection, and for all replies of a
-    batch.
-    on_error: what an id gets whose row cannot be had: the "default" row, or its request "fail"s with NotReady.
-    cache_rows: rows kept in memory, per remote table of each served version."""
+    tables: "model/table", or "model/*" for all tables of a model. timeout_s: for a new connection, and for all replies
+    of a batch. on_error: what an id gets whose row cannot be had: the "default" row, or its request "fail"s with
+    NotReady. cache_rows: rows kept in memory, per remote table of each served version."""
 
     url: str = field(repr=False)
     tables: list[str]

@@ -13,7 +13,7 @@ from loadtest.bench.guard_replay import Replay
 from loadtest.bench.guard_streams import STREAMS, train_stream
 from loadtest.bench.guard_trial import HELD, NOT_TRIED, ROLLED_BACK, SERVED, try_good, try_poison
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.guarded]
+pytestmark = pytest.mark.tensorflow
 DELTAS = 24
 
 

@@ -20,7 +20,6 @@ from tests.packages import connect
 from tests.processor.versions.test_probation import GOOD, ask, chain, drop, feed, opened, publish_all, served
 from tests.waiting import until
 
-pytestmark = pytest.mark.guarded
 NONE = np.empty(0, np.int64)
 
 

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from processor.chain import ledger as ledger_module
 from processor.chain import patrol as patrol_module
 from processor.chain.chain_record import ChainRecord
 from processor.clock import SystemClock
@@ -41,7 +42,8 @@ def reads(monkeypatch):
         seen.append(path.name)
         return read(path, *most)
 
-    monkeypatch.setattr(patrol_module, "read_delta_file", watch)
+    for module in (ledger_module, patrol_module):
+        monkeypatch.setattr(module, "read_delta_file", watch)
     return seen
 
 
@@ -108,7 +110,7 @@ def test_a_corrupt_delta_is_refused_once_and_served_once_it_is_replaced_by_a_goo
 def test_a_delta_that_is_replaced_while_the_bad_one_is_read_is_not_taken_for_the_bad_one(root, monkeypatch):
     model = open_model(root)
     path = publish(root, 1, [1], tag=6)
-    good, read = path.read_bytes(), patrol_module.read_delta_file
+    good, read = path.read_bytes(), ledger_module.read_delta_file
     path.write_bytes(b"bad")
 
     def replaced_meanwhile(path):
@@ -118,9 +120,9 @@ def test_a_delta_that_is_replaced_while_the_bad_one_is_read_is_not_taken_for_the
             path.with_name(".new").write_bytes(good)
             os.replace(path.with_name(".new"), path)
 
-    monkeypatch.setattr(patrol_module, "read_delta_file", replaced_meanwhile)
+    monkeypatch.setattr(ledger_module, "read_delta_file", replaced_meanwhile)
     refused, *served = model.poll()
-    monkeypatch.setattr(patrol_module, "read_delta_file", read)
+    monkeypatch.setattr(ledger_module, "read_delta_file", read)
     assert refused.startswith("small delta 1 refused")
     assert served + model.poll() == ["small 1.1 served"]
 
@@ -341,6 +343,7 @@ def test_a_rollback_serves_the_earlier_generation_in_or_out_of_the_undo_window(c
     assert model.poll() == []
 
 
+@pytest.mark.unguarded("deltas of random rows, each of another length than those before")
 def test_after_a_rollback_the_chain_goes_on_from_there_under_a_new_step(chained):
     model = open_model(chained)
     model.rollback(Generation(1, 3))

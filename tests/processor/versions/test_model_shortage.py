@@ -2,9 +2,12 @@
 
 import gc
 import logging
+import os
 import shutil
 import threading
 import time
+import traceback
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -26,6 +29,7 @@ from tests.processor.versions.test_served_version import scores
 from tests.shortages import Calls, Objects
 
 UNDO_DEPTH = 2
+FAILED, WRONG = 3, 4
 ASKED = [0, 3, 5, 15, 39, 77, 399, 1000]
 STRIDE = 7
 """Of the points that are tried on every change of the code; all of them are, at length."""
@@ -174,35 +178,38 @@ def test_a_change_that_fails_anywhere_leaves_nothing_behind(start, tmp_path, cha
     assert every(start, tmp_path, change, lambda number: Calls(number, error, count), 1) > 20
 
 
-@pytest.mark.skipif(not Objects.available, reason="this build of Python has no _testcapi")
-@pytest.mark.parametrize("change", [applying, rolling_back])
-@pytest.mark.parametrize("count", [1, 60])
-def test_any_object_python_cannot_make_leaves_nothing_behind(start, tmp_path, change, count):
-    objects(start, tmp_path, change, count, 397)
-
-
 @pytest.mark.long
 @pytest.mark.skipif(not Objects.available, reason="this build of Python has no _testcapi")
 @pytest.mark.parametrize("change", [applying, following, rolling_back])
 @pytest.mark.parametrize("count", [1, 60])
 def test_every_object_python_cannot_make_leaves_nothing_behind(start, tmp_path, change, count):
-    objects(start, tmp_path, change, count, 7)
+    """The interpreter does not say whether it has failed a request, so the end is many successes in a row."""
+    ends = Counter()
+    number, quiet = 1, 0
+    while quiet < 8:
+        end = apart(lambda number=number: suffer(start, tmp_path, change, Objects(number, count)))
+        ends[end] += 1
+        quiet = quiet + 1 if end == "succeeded" else 0
+        number += 61
+    assert ends["wrong"] == 0
+    assert ends["failed"] > ends["crashed"]
 
 
-def objects(start, folder, change, count, stride):
-    """As every(); the interpreter does not say whether it has failed, so the end is many successes in a row."""
-    logging.disable(logging.CRITICAL)
-    quiet = failures = 0
-    number = 1
-    try:
-        while quiet < 8:
-            failed = suffer(start, folder, change, Objects(number, count))
-            failures += failed is not None
-            quiet = 0 if failed is not None else quiet + 1
-            number += stride
-    finally:
-        logging.disable(logging.NOTSET)
-    assert failures
+def apart(act):
+    """How a point ends in a process of its own, as libraries in C, and Python itself, may crash where objects cannot be
+    made: "succeeded", "failed" (the change did, and left nothing behind), "wrong" or "crashed"."""
+    pid = os.fork()
+    if not pid:
+        code = WRONG
+        try:
+            logging.disable(logging.CRITICAL)
+            code = FAILED if act() is not None else 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    return {0: "succeeded", FAILED: "failed", WRONG: "wrong"}.get(os.waitstatus_to_exitcode(status), "crashed")
 
 
 moves = st.lists(
