@@ -17,8 +17,9 @@ that one bound is good for any model.
     shift     of an output: the logarithm of how many times as high the mean score is, with its sign; for
               processor.watching.drift, of LEAST_ROWS different scores at least
     stretch   of an output: the logarithm of how many times as wide the scores lie, with its sign; the same
-    width     of an output: the logarithm of how wide the new scores lie; the same. It is a place and no change: where
-              processor.watching.drift finds that widths have added up, it says whether they have
+    level     of an output that is never negative: the logarithm of the new mean score; the same
+    width     of an output: the logarithm of how wide the new scores lie; the same. These two are places and no changes:
+              where shift or stretch have added up, they say whether the scores lie there
     evidence  of the scored rows: how many different ones, each asked for once, would say as much; rows differ where any
               output tells them apart. It is no change, and judged by nobody: it says what the others are worth
 
@@ -53,7 +54,8 @@ LEAST_ROWS = 32
 MANY_ROWS = 10_000
 """So many new ids are no flood in a table of any size."""
 SIGNED = SHIFT, STRETCH = "shift", "stretch"
-WIDTH, EVIDENCE = "width", "evidence"
+PLACES = LEVEL, WIDTH = "level", "width"
+EVIDENCE = "evidence"
 MOST_RATIO = 1e6
 ALIKE = 1e-6
 
@@ -137,6 +139,8 @@ def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s])
         many = len(np.unique(old)) >= LEAST_ROWS
         if many:
             figures.append(Figure(SHIFT, name, _step(old, new, size)))
+            if min(old.min(), new.min()) >= 0:
+                figures.append(Figure(LEVEL, name, _log_ratio(float(new.mean()), 1.0)))
         # Scores that are all alike have no order, and no spread worth speaking of.
         if width > ALIKE * size:
             stretch = _log_ratio(float(new.std()), width)

@@ -47,7 +47,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from processor.errors import BadInput, json_kind
-from processor.watching.delta_figures import EVIDENCE, LEAST_ROWS, SIGNED, WIDTH, Figure
+from processor.watching.delta_figures import EVIDENCE, LEAST_ROWS, PLACES, SIGNED, Figure
 from processor.watching.judge import Bounds, Verdict
 
 MODES = OFF, ON, STRICT = "off", "on", "strict"
@@ -87,7 +87,7 @@ SAID = {
 PERCENT = ("nonfinite", "bias", "removed")
 LOGARITHMIC = ("spread", "size")
 MOST_LOG = 700.0
-NOT_JUDGED = (*SIGNED, WIDTH, EVIDENCE)
+NOT_JUDGED = (*SIGNED, *PLACES, EVIDENCE)
 OF_SCORES = ("nonfinite", "bias", "spread", "disorder")
 WIDENS = {"bias": 0.5, "spread": 0.5, "disorder": 1.0}
 """By which power of what rows are missing the floor of a figure is wider."""

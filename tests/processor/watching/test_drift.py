@@ -86,30 +86,38 @@ def test_a_step_back_is_served_at_the_bound():
     assert stream.step(-0.05)
 
 
-def widened(drift, steps, step=0.1, width=lambda n: 0.0):
-    """Number of the first of so many widening deltas that is held, None where none is."""
+PLACE_OF = {"shift": "level", "stretch": "width"}
+MOST_TIMES = {"shift": 3.0, "stretch": 10.0}
+
+
+def moved(kind, steps, step, place):
+    """Number of the first of so many deltas that is held, None where none is. place: of the scores after each."""
+    drift = Drift()
     for n in range(steps):
-        figures = [Figure("stretch", "score", step), Figure("width", "score", width(n))]
+        figures = [Figure(kind, "score", step), Figure(PLACE_OF[kind], "score", place(n))]
         if drift.judge(figures, str(n), n * TEN_S, 3.0, 6.0) is not None:
             return n
         drift.serve(figures, str(n), str(n + 1), n * TEN_S, False)
     return None
 
 
-def test_widths_that_only_add_up_are_no_drift():
-    """Rows that are asked for before they are learned from: each sample begins as narrow as the last one did."""
-    assert widened(Drift(), 2000, 0.0022) is None
-    assert widened(Drift(), 2000, width=lambda n: -3 + 0.5 * math.sin(n)) is None
+@pytest.mark.parametrize("kind", PLACE_OF)
+def test_steps_that_only_add_up_are_no_drift(kind):
+    """Rows that are asked for before they are learned from: each sample begins where the last one did."""
+    assert moved(kind, 2000, 0.01, lambda n: -3.0) is None
+    assert moved(kind, 2000, 0.01, lambda n: -3 + 0.5 * math.sin(n)) is None
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_scores_that_lie_wider_step_by_step_are_held(sign):
-    steps = math.log(10) / 0.1
-    assert widened(Drift(), 100, sign * 0.1, lambda n: -3 + sign * 0.1 * (n + 1)) in (int(steps), int(steps) + 1)
+@pytest.mark.parametrize("kind", PLACE_OF)
+def test_scores_that_move_step_by_step_are_held(kind, sign):
+    most = int(math.log(MOST_TIMES[kind]) / 0.1)
+    assert moved(kind, 100, sign * 0.1, lambda n: -3 + sign * 0.1 * (n + 1)) in (most, most + 1)
 
 
-def test_scores_of_other_rows_that_lie_wider_are_no_drift():
-    assert widened(Drift(), 200, 0.0, lambda n: -3 + 0.1 * n) is None
+@pytest.mark.parametrize("kind", PLACE_OF)
+def test_scores_of_other_rows_are_no_drift(kind):
+    assert moved(kind, 200, 0.0, lambda n: -3 + 0.1 * n) is None
 
 
 def test_after_a_rollback_the_steps_that_were_undone_do_not_count():
