@@ -258,7 +258,8 @@ def _floor(bounds: DeltaBounds, figure: Figure, evidence: float) -> float:
     if figure.kind == "nonfinite":
         return 0.0
     floor: float = getattr(bounds, figure.kind)
-    return floor * max(1.0, LEAST_ROWS / evidence) ** WIDENS.get(figure.kind, 0.0)
+    wider: float = max(1.0, LEAST_ROWS / evidence) ** WIDENS.get(figure.kind, 0.0)
+    return floor * wider
 
 
 def _said(figure: Figure) -> str:
