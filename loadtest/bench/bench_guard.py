@@ -107,7 +107,8 @@ def page(document: Any) -> str:
     rows = []
     for name, found in document["streams"].items():
         now, old = found["good"], before.get(name, {}).get("good")
-        rows.append([name, f"{now['deltas']:,}", _good(old), _good(now), str(len(found["trainer_held"]))])
+        fewer = f"of {old['deltas']:,} " if old and old["deltas"] != now["deltas"] else ""
+        rows.append([name, f"{now['deltas']:,}", fewer + _good(old), _good(now), str(len(found["trainer_held"]))])
     heads = ["stream", "good deltas", "the former guard", "held, of them rolled back", "lines of the trainer's guard"]
     lines += ["## Good streams", "", table(heads, rows), ""]
     for name, found in document["streams"].items():

@@ -1,7 +1,7 @@
 """A server's model that follows a kept stream delta by delta, in process: no HTTP, a clock that is moved by hand.
 
-A delta every DELTA_S seconds of that clock, and rows that are asked for in between, scored by the state that is served,
-counted and labelled as a server's are.
+A delta every GuardStream.delta_s seconds of that clock, and rows that are asked for in between, scored by the state
+that is served, counted and labelled as a server's are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from processor.watching.aftermath import LabelSums
 from processor.watching.sketch import Block, Sketch
 from processor.watching.stats import HELD
 
-DELTA_S = 10.0
 REQUEST_ROWS = 8
 REQUESTS_A_SECOND = 64
 BY_HAND = 20
@@ -97,7 +96,7 @@ class Replay:
             self.ledger.look()
             history = self.ledger.history
             self.ledger.publish(replace(delta, step=history.top + 1, parent_step=history.head.step))
-        self.clock.advance(DELTA_S)
+        self.clock.advance(self.kept.stream.delta_s)
         self.model.poll()
 
     def bind(self, columns: Any) -> Any:

@@ -35,6 +35,7 @@ class GuardStream:
         shop: the shop of a made-up stream, given the first row behind the full version.
         full_rows, delta_rows: as in [publish].
         asked: rows that one client asks again and again; 0: those that come next.
+        delta_s: seconds from delta to delta; of a tide those that its rows take, or a day would pass in hours.
     """
 
     name: str
@@ -44,6 +45,7 @@ class GuardStream:
     full_rows: int = 12_000
     delta_rows: int = 500
     asked: int = 0
+    delta_s: float = 10.0
 
     def open(self, data: Path, repository: Path, deltas: int) -> tuple[TrainConfig, Source]:
         """Return training file and rows; `deltas` says when halfway is, where something happens to a shop."""
@@ -88,7 +90,7 @@ STREAMS = (
     GuardStream("MovieLens-1M, a delta every 200 ratings", "ml-1m", "movielens", full_rows=200_000, delta_rows=200),
     GuardStream("Criteo, a delta every 8 rows", "criteo/recoded20k.csv.gz", "criteo", full_rows=3_500, delta_rows=8),
     GuardStream("a shop whose labels swing from 5.7 to 10.5 %, four rows asked", shop=_swing, asked=4),
-    GuardStream("a day's tide, labels of 4 to 12 %", shop=_tide),
+    GuardStream("a day's tide, labels of 4 to 12 %", shop=_tide, delta_s=60.0),
     GuardStream("a launch of 10,000 new ids, 30 % of the rows", shop=_launch),
     GuardStream("a price change, every third item at 0.7", shop=_price),
 )

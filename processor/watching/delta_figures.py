@@ -17,6 +17,11 @@ that one bound is good for any model.
     shift     of an output: the logarithm of how many times as high the mean score is, with its sign; for
               processor.watching.drift, of LEAST_ROWS different scores at least
     stretch   of an output: the logarithm of how many times as wide the scores lie, with its sign; the same
+    level     of an output that is never negative: the logarithm of the new mean score; the same
+    width     of an output: the logarithm of how wide the new scores lie; the same. These two are places and no changes:
+              where shift or stretch have added up, they say whether the scores lie there
+    evidence  of the scored rows: how many different ones, each asked for once, would say as much; rows differ where any
+              output tells them apart. It is no change, and judged by nobody: it says what the others are worth
 
 Rows that a delta brings for the first time have not moved: of them `new` and `longest` tell.
 
@@ -49,6 +54,8 @@ LEAST_ROWS = 32
 MANY_ROWS = 10_000
 """So many new ids are no flood in a table of any size."""
 SIGNED = SHIFT, STRETCH = "shift", "stretch"
+PLACES = LEVEL, WIDTH = "level", "width"
+EVIDENCE = "evidence"
 MOST_RATIO = 1e6
 ALIKE = 1e-6
 
@@ -116,7 +123,7 @@ def delta_figures(
 @np.errstate(over="ignore", invalid="ignore")
 def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s]) -> list[Figure]:
     """The figures of the same rows' scores under two states, by output; any shape, the same in both."""
-    figures = []
+    figures, evidence = [], 0.0
     for name, scores in before.items():
         old, new = scores.reshape(-1).astype(np.float64), after[name].reshape(-1).astype(np.float64)
         there = np.isfinite(old)
@@ -126,19 +133,32 @@ def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s])
         if len(old) < LEAST_ROWS:
             continue
         size, width = float(np.abs(old).mean()), float(old.std())
+        evidence = max(evidence, _different(old), _different(new))
         figures.append(Figure("bias", name, _ratio(abs(float(new.mean() - old.mean())), size)))
         # What a few rows score says how they score, and little of the model: their noise would add up to a drift.
         many = len(np.unique(old)) >= LEAST_ROWS
         if many:
             figures.append(Figure(SHIFT, name, _step(old, new, size)))
+            if min(old.min(), new.min()) >= 0:
+                figures.append(Figure(LEVEL, name, _log_ratio(float(new.mean()), 1.0)))
         # Scores that are all alike have no order, and no spread worth speaking of.
         if width > ALIKE * size:
             stretch = _log_ratio(float(new.std()), width)
             figures.append(Figure("spread", name, abs(stretch)))
             if many:
                 figures.append(Figure(STRETCH, name, stretch))
+                figures.append(Figure(WIDTH, name, _log_ratio(float(new.std()), 1.0)))
             figures.append(Figure("disorder", name, 1.0 - rank_correlation(old, new)))
+    if evidence:
+        figures.append(Figure(EVIDENCE, "", evidence))
     return figures
+
+
+def _different(scores: NDArray[np.float64]) -> float:
+    """How many different scores, each there once, would make a mean as sure as this one: 4 where four rows are asked
+    all the time, and less than two where one of a hundred is asked nearly always."""
+    _, counts = np.unique(scores, return_counts=True)
+    return float(len(scores) ** 2 / np.square(counts, dtype=np.float64).sum())
 
 
 def rank_correlation(some: NDArray[np.float64], others: NDArray[np.float64]) -> float:

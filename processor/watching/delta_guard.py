@@ -1,17 +1,26 @@
 """Says whether a delta may be served, by its figures and those of the deltas before it. Pure.
 
 What is usual decides. Of each figure the two largest that were served are remembered, and fade: half of them is left
-after HALF_LIFE deltas. The second of them is what is usual: one odd delta makes nothing usual. A delta is held for a
-figure of its scores that is above the floor of its kind and above `factor` times what is usual. Below the floor nothing
-is ever held, so that a stream of still deltas does not make a lively one suspect. Until `learn` deltas have shown a
-figure nothing is usual, and only what no delta is ever like is held: the ceiling of its kind. Then twice the factor
-counts, and less with every delta. Scores that are no numbers any more are held whatever is usual.
+after HALF_LIFE deltas. The second of them is what is usual: one odd delta makes nothing usual. To hold no more than
+one good delta in a thousand it has to remember about a thousand. Of figures whose tail falls by the square it holds 1.4
+in a thousand with this half-life, and of those whose tail falls by the cube 0.6; with one of 100 deltas 6.4 and 3.6.
+
+A delta is held for a figure of its scores that is above the floor of its kind and above `factor` times what is usual.
+Below the floor nothing is ever held, so that a stream of still deltas does not make a lively one suspect. Until `learn`
+deltas have shown a figure nothing is usual, and only what no delta is ever like is held: the ceiling of its kind. Then
+twice the factor counts, and less with every delta. Scores that are no numbers any more are held whatever is usual.
 
 The ceiling of a kind is absolute: nothing that was learned, and nothing that a delta says of itself, lifts a bound
 above it. A delta that carries more training events than usual, after a pause, may move things as many times as far as
-is usual, MOST_GROWTH times at most. How many events it carries is its maker's word, so its rows have to bear it out:
-without more rows than usual, twice as far (ROWS_GROWTH). Where no delta tells how many it carries its rows do, by their
-root: a table that was zeroed brings many rows too.
+is usual, MOST_GROWTH times at most: as far as sixteen deltas come in which chance is all that moves. How many events it
+carries is its maker's word, so its rows have to bear it out, by their root: a table that was zeroed or permuted brings
+many rows too. What it says is worth ROWS_GROWTH times its rows, at most.
+
+The floors of figures of scores hold for LEAST_ROWS different rows. Fewer say less: a mean or a width of n rows is off
+by chance by 1 / sqrt(n) of what one row is, and disorder, which is a mean of squares, by the square of that: of four
+rows two neighbours that change places are a fifth of all the order there is. So these floors widen. What is usual does
+not: it was learned from such samples. Nor do few rows say that a delta leaves scores alone, so rows and weights are
+judged as where there are none.
 
 Rows and weights are means, scores the end: one that has moved further than usual is held where nobody can tell what it
 does to scores, or where they have moved beyond a floor. So a model that was retrained whole, and scores as before, is
@@ -38,14 +47,16 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from processor.errors import BadInput, json_kind
-from processor.watching.delta_figures import SIGNED, Figure
+from processor.watching.delta_figures import EVIDENCE, LEAST_ROWS, PLACES, SIGNED, Figure
 from processor.watching.judge import Bounds, Verdict
 
 MODES = OFF, ON, STRICT = "off", "on", "strict"
-HALF_LIFE = 100
+HALF_LIFE = 700
 MOST_NONFINITE = 0.01
 """Of served scores: a request may ask for one, so a few are nobody's fault."""
 FADE = 0.5 ** (1 / HALF_LIFE)
+SIZE_FADE = 0.5 ** (1 / 100)
+"""Of the mean number of events and rows: a trainer may be set anew."""
 CEILINGS = {
     "bias": 1.0,
     "spread": 2.3,
@@ -60,7 +71,7 @@ CEILINGS = {
 """Young rows and weights move by any share of their length, so that of these two nothing is out of line at first."""
 LOUD = {"moved": 5.0, "size": 4.6, "removed": 0.95, "dense": 5.0}
 """What may happen to rows and weights while the scores of the rows that were asked for stay."""
-MOST_GROWTH, ROWS_GROWTH = 10.0, 2.0
+MOST_GROWTH, ROWS_GROWTH = 4.0, 2.0
 SAID = {
     "nonfinite": "{value} of the scores{what} would be no numbers",
     "bias": "the mean score{what} would move by {value}",
@@ -76,7 +87,10 @@ SAID = {
 PERCENT = ("nonfinite", "bias", "removed")
 LOGARITHMIC = ("spread", "size")
 MOST_LOG = 700.0
+NOT_JUDGED = (*SIGNED, *PLACES, EVIDENCE)
 OF_SCORES = ("nonfinite", "bias", "spread", "disorder")
+WIDENS = {"bias": 0.5, "spread": 0.5, "disorder": 1.0}
+"""By which power of what rows are missing the floor of a figure is wider."""
 ALWAYS = ("longest", "new")
 """Judged whatever scores do."""
 
@@ -176,15 +190,16 @@ class DeltaGuard:
             rows: that it carries.
             caution: the floors are the bounds of what too few deltas have shown.
         """
-        growth = self._growth(events, rows)
-        quiet = is_quiet(bounds, figures)
+        growth, evidence = self._growth(events, rows), _evidence(figures)
+        quiet = is_quiet(bounds, figures) and evidence >= LEAST_ROWS
         scores = [figure for figure in figures if figure.kind in OF_SCORES]
-        others = [f for f in figures if f.kind not in OF_SCORES and f.kind not in SIGNED]
+        others = [f for f in figures if f.kind not in OF_SCORES and f.kind not in NOT_JUDGED]
         for figure in [*scores, *others]:
+            floor = _floor(bounds, figure, evidence)
             # No bound is below the floor, and nearly all figures are.
-            if figure.value <= _floor(bounds, figure):
+            if figure.value <= floor:
                 continue
-            limit, why = self._limit(bounds, figure, growth, caution)
+            limit, why = self._limit(bounds, figure, floor, growth, caution)
             if quiet and figure.kind in LOUD:
                 limit = max(limit, LOUD[figure.kind])
             if figure.value > limit:
@@ -197,27 +212,27 @@ class DeltaGuard:
 
     def learn(self, figures: Sequence[Figure], events: int = 0, rows: int = 0) -> None:
         """Such a delta is served."""
-        self._events = self._events * FADE + events * (1 - FADE) if self._events else float(events)
-        self._rows = self._rows * FADE + rows * (1 - FADE) if self._rows else float(rows)
+        self._events = self._events * SIZE_FADE + events * (1 - SIZE_FADE) if self._events else float(events)
+        self._rows = self._rows * SIZE_FADE + rows * (1 - SIZE_FADE) if self._rows else float(rows)
         for kind, what, value in figures:
-            if kind in SIGNED:
+            if kind in NOT_JUDGED:
                 continue
             self._usual[kind, what] = self._usual.get((kind, what), UNKNOWN).after(value)
 
     def _growth(self, events: int, rows: int) -> float:
         """How many times as far as usual a delta may move things, for what it carries."""
-        more = rows / self._rows if self._rows else 1.0
+        more = math.sqrt(max(1.0, rows / self._rows if self._rows else 1.0))
         if self._events:
-            more = min(events / self._events, ROWS_GROWTH * max(1.0, more))
-        else:
-            more = math.sqrt(more)
-        return min(max(1.0, more), MOST_GROWTH)
+            more = max(1.0, min(events / self._events, ROWS_GROWTH * more))
+        return min(more, MOST_GROWTH)
 
-    def _limit(self, bounds: DeltaBounds, figure: Figure, growth: float, caution: bool) -> tuple[float, str]:
+    def _limit(
+        self, bounds: DeltaBounds, figure: Figure, floor: float, growth: float, caution: bool
+    ) -> tuple[float, str]:
         """What a figure may be, and why."""
         if figure.kind == "nonfinite":
             return 0.0, "no delta may"
-        floor, usual = _floor(bounds, figure), self._usual.get((figure.kind, figure.what), UNKNOWN)
+        usual = self._usual.get((figure.kind, figure.what), UNKNOWN)
         ceiling = max(floor, CEILINGS[figure.kind])
         if usual.seen < bounds.learn:
             return (floor, "too little is known") if caution else (ceiling, "no delta may")
@@ -230,13 +245,21 @@ class DeltaGuard:
 
 def is_quiet(bounds: DeltaBounds, figures: Sequence[Figure]) -> bool:
     """Whether a delta is known to leave the scores of the same rows alone."""
-    scores = [figure for figure in figures if figure.kind in OF_SCORES]
-    return bool(scores) and all(figure.value <= _floor(bounds, figure) for figure in scores)
+    scores, evidence = [figure for figure in figures if figure.kind in OF_SCORES], _evidence(figures)
+    return bool(scores) and all(figure.value <= _floor(bounds, figure, evidence) for figure in scores)
 
 
-def _floor(bounds: DeltaBounds, figure: Figure) -> float:
-    floor: float = 0.0 if figure.kind == "nonfinite" else getattr(bounds, figure.kind)
-    return floor
+def _evidence(figures: Sequence[Figure]) -> float:
+    """How many different rows the figures of scores are worth; enough where they do not say."""
+    return next((figure.value for figure in figures if figure.kind == EVIDENCE), float(LEAST_ROWS))
+
+
+def _floor(bounds: DeltaBounds, figure: Figure, evidence: float) -> float:
+    if figure.kind == "nonfinite":
+        return 0.0
+    floor: float = getattr(bounds, figure.kind)
+    wider: float = max(1.0, LEAST_ROWS / evidence) ** WIDENS.get(figure.kind, 0.0)
+    return floor * wider
 
 
 def _said(figure: Figure) -> str:

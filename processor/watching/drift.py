@@ -6,9 +6,14 @@ it, of the logarithm of the mean score and of the width of the scores. Of an out
 change relative to the larger mean. Each step has an equal and opposite one, so a tide that comes and goes adds up to
 nothing. A step is measured on rows that were scored under both states, so other traffic is no drift.
 
+Such sums creep where rows are asked for before they are learned from: each delta sets the sampled rows a little
+further apart, or higher, and the next sample begins where the last one did. Good streams widened by 0.2 % a delta so,
+and a tide of three times came to 6.6. So it is a drift only where the scores themselves lie so much higher or wider, or
+lower or narrower, than any did within that time.
+
 Invariants
-- No delta that is judged takes a place further from any place of the last hour, or day, than the bound allows. The
-  bound is absolute: nothing that was learned lifts it.
+- No delta that is judged takes a place further from any place of the last hour, or day, than the bound allows, unless
+  the scores lie within it. The bound is absolute: nothing that was learned lifts it.
 - A step back is never held. One that a person has released beyond the bound begins the record anew.
 - A place belongs to a generation: after a rollback what follows stands on the place that was gone back to.
 
@@ -26,7 +31,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from processor.watching.delta_figures import SHIFT, SIGNED, Figure
+from processor.watching.delta_figures import LEVEL, PLACES, SHIFT, SIGNED, WIDTH, Figure
 from processor.watching.judge import Verdict
 
 HOUR_S, DAY_S, SLOT_S = 3600.0, 86400.0, 300.0
@@ -71,7 +76,8 @@ class Drift:
             windows = ((HOUR_S, "hour", times_in_hour), (DAY_S, "day", times_in_day))
             for window_s, name, times in windows if figure.kind == SHIFT else ((DAY_S, "day", MOST_STRETCH),):
                 far = self._far(figure, parent, now_s, window_s)
-                if abs(far) > math.log(times):
+                too_far = abs(far) > math.log(times)
+                if too_far and self._lie_there(figures, figure, times, now_s, window_s):
                     return Verdict("drift", _said(figure, far, name, times))
         return None
 
@@ -84,11 +90,14 @@ class Drift:
             if figure.kind in SIGNED:
                 key = figure.kind, figure.what
                 after[key] = before.get(key, 0.0) + figure.value
+            elif figure.kind in PLACES:
+                after[figure.kind, figure.what] = figure.value
         if anew:
             self._slots.clear()
         for key, place in after.items():
             slots = self._slots.setdefault(key, deque())
-            passed: tuple[float, ...] = (place,) if anew else (place, before.get(key, 0.0))
+            # What is measured is no sum that begins at nought.
+            passed: tuple[float, ...] = (place,) if anew or key[0] in PLACES else (place, before.get(key, 0.0))
             if slots and slots[-1].number == now:
                 last = slots.pop()
                 passed += (last.low, last.high)
@@ -103,12 +112,25 @@ class Drift:
         """How far from the furthest place of a window the figure leads, in its own direction."""
         key = figure.kind, figure.what
         here = self._place(parent).get(key, 0.0)
-        oldest = int((now_s - window_s) // SLOT_S)
-        slots = [slot for slot in self._slots.get(key, ()) if slot.number >= oldest]
-        there = here + figure.value
+        slots, there = self._within(key, now_s, window_s), here + figure.value
         if figure.value > 0:
             return there - min([here, *(slot.low for slot in slots)])
         return there - max([here, *(slot.high for slot in slots)]) if figure.value < 0 else 0.0
+
+    def _lie_there(self, figures: Sequence[Figure], step: Figure, times: float, now_s: float, window_s: float) -> bool:
+        """Whether scores would lie so many times further in a step's direction than any within a window; also where
+        nobody knows."""
+        key = LEVEL if step.kind == SHIFT else WIDTH, step.what
+        place, slots = next((f.value for f in figures if f[:2] == key), None), self._within(key, now_s, window_s)
+        if place is None or not slots:
+            return True
+        if step.value > 0:
+            return place - min(slot.low for slot in slots) > math.log(times)
+        return max(slot.high for slot in slots) - place > math.log(times)
+
+    def _within(self, key: Key, now_s: float, window_s: float) -> list[Slot]:
+        oldest = int((now_s - window_s) // SLOT_S)
+        return [slot for slot in self._slots.get(key, ()) if slot.number >= oldest]
 
     def _place(self, digest: str) -> Places:
         """Of a generation; of one that is not known the newest."""

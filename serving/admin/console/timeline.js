@@ -10,7 +10,7 @@ import { ago, bytes, date, number, parts, percent, score, seconds } from "./form
 const PAGE = 40;
 const STATES = { current: "good", served: "", undone: "bad", waits: "warn" };
 const WORDS = { rollback: "Rolled back to", hold: "Held after", release: "Released up to", snapshot: "Snapshot of" };
-const FIGURES = { bias: "mean score moves", spread: "scores' spread", disorder: "order of scores", nonfinite: "scores that are no numbers", moved: "rows move", size: "rows shrink", longest: "longest row", new: "rows are new", shift: "mean score, logarithm", stretch: "scores' width, logarithm", removed: "rows removed", dense: "dense weights move" };
+const FIGURES = { bias: "mean score moves", spread: "scores' spread", disorder: "order of scores", nonfinite: "scores that are no numbers", moved: "rows move", size: "rows shrink", longest: "longest row", new: "rows are new", shift: "mean score moves, logarithm", stretch: "scores' width moves, logarithm", width: "scores' width, logarithm", level: "mean score, logarithm", removed: "rows removed", dense: "dense weights move", evidence: "different rows that were scored" };
 
 export function timelineView(page) {
   const strip = h("div", { class: "strip-box" }), list = h("ol", { class: "timeline" }), more = h("div", { class: "row" }), note = h("p", { class: "soft" });

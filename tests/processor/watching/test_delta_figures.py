@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from processor.package.delta import Delta, TableDelta
-from processor.watching.delta_figures import MANY_ROWS, delta_figures, rank_correlation, score_figures
+from processor.watching.delta_figures import (
+    LEAST_ROWS,
+    MANY_ROWS,
+    delta_figures,
+    rank_correlation,
+    score_figures,
+)
 
 NONE = np.empty(0, np.int64)
 ROWS = 2000
@@ -175,13 +181,39 @@ def test_scores_that_were_no_numbers_before_are_nobodys_change():
 def test_scores_that_are_all_alike_have_no_order():
     old = np.full(64, 0.5, np.float32)
     found = {f.kind: f.value for f in score_figures({"s": old}, {"s": old + np.float32(0.05)})}
-    assert found == {"nonfinite": 0.0, "bias": pytest.approx(0.1, rel=1e-3)}
+    assert found == {"nonfinite": 0.0, "bias": pytest.approx(0.1, rel=1e-3), "evidence": 1.0}
 
 
 def test_four_rows_that_are_asked_all_the_time_tell_of_no_drift():
     old = np.tile(np.array([0.1, 0.2, 0.3, 0.4], np.float32), 16)
-    found = {f.kind for f in score_figures({"s": old}, {"s": 2 * old})}
-    assert found == {"nonfinite", "bias", "spread", "disorder"}
+    found = {f.kind: f.value for f in score_figures({"s": old}, {"s": 2 * old})}
+    assert found.keys() == {"nonfinite", "bias", "spread", "disorder", "evidence"}
+    assert found["evidence"] == pytest.approx(4)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=60).filter(lambda counts: sum(counts) >= LEAST_ROWS))
+def test_rows_asked_again_and_again_are_less_evidence(counts):
+    old = np.repeat(np.linspace(0.1, 0.9, len(counts)), counts).astype(np.float32)
+    found = {f.kind: f.value for f in score_figures({"s": old}, {"s": old})}
+    assert 1 <= found["evidence"] <= len(counts) * (1 + 1e-9)
+    assert (found["evidence"] == pytest.approx(len(counts))) == (len(set(counts)) == 1)
+
+
+def test_one_row_that_is_nearly_all_the_traffic_is_hardly_more_than_one():
+    old = np.concatenate([np.full(200, 0.5), np.linspace(0, 0.4, 56)]).astype(np.float32)
+    found = {f.kind: f.value for f in score_figures({"s": old}, {"s": old})}
+    assert 1 < found["evidence"] < 2
+
+
+def test_rows_that_one_output_or_state_tells_apart_are_different():
+    alike, apart = np.full(64, 0.5, np.float32), np.linspace(0, 1, 64, dtype=np.float32)
+    for before, after in (
+        ({"a": alike, "b": apart}, {"a": alike, "b": apart}),
+        ({"a": alike}, {"a": apart}),
+        ({"a": apart}, {"a": alike}),
+    ):
+        found = {f.kind: f.value for f in score_figures(before, after)}
+        assert found["evidence"] == pytest.approx(64)
 
 
 @given(arrays(np.float32, 40, elements=st.floats(-10, 10, width=32), unique=True), st.integers(0, 99), st.booleans())

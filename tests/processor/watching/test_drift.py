@@ -86,6 +86,40 @@ def test_a_step_back_is_served_at_the_bound():
     assert stream.step(-0.05)
 
 
+PLACE_OF = {"shift": "level", "stretch": "width"}
+MOST_TIMES = {"shift": 3.0, "stretch": 10.0}
+
+
+def moved(kind, steps, step, place):
+    """Number of the first of so many deltas that is held, None where none is. place: of the scores after each."""
+    drift = Drift()
+    for n in range(steps):
+        figures = [Figure(kind, "score", step), Figure(PLACE_OF[kind], "score", place(n))]
+        if drift.judge(figures, str(n), n * TEN_S, 3.0, 6.0) is not None:
+            return n
+        drift.serve(figures, str(n), str(n + 1), n * TEN_S, False)
+    return None
+
+
+@pytest.mark.parametrize("kind", PLACE_OF)
+def test_steps_that_only_add_up_are_no_drift(kind):
+    """Rows that are asked for before they are learned from: each sample begins where the last one did."""
+    assert moved(kind, 2000, 0.01, lambda n: -3.0) is None
+    assert moved(kind, 2000, 0.01, lambda n: -3 + 0.5 * math.sin(n)) is None
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("kind", PLACE_OF)
+def test_scores_that_move_step_by_step_are_held(kind, sign):
+    most = int(math.log(MOST_TIMES[kind]) / 0.1)
+    assert moved(kind, 100, sign * 0.1, lambda n: -3 + sign * 0.1 * (n + 1)) in (most, most + 1)
+
+
+@pytest.mark.parametrize("kind", PLACE_OF)
+def test_scores_of_other_rows_are_no_drift(kind):
+    assert moved(kind, 200, 0.0, lambda n: -3 + 0.1 * n) is None
+
+
 def test_after_a_rollback_the_steps_that_were_undone_do_not_count():
     stream = Served()
     for _ in range(6):
