@@ -107,6 +107,7 @@ HEAVY_HOMES = (
     "models/publishing/torch_hook.py",
     "models/streams/redis_stream.py",
     "processor/tables/remote/redis.py",
+    "processor/tables/remote/replies.py",
     "loadtest/peers/fastapi_tf/",
     "loadtest/bench/training/follow_race.py",
     "loadtest/bench/training/fuxictr_side.py",

@@ -49,7 +49,7 @@ SLOTS_NBYTES = 4 << 20
 Command = tuple[bytes, ...]
 
 
-class Bound(NamedTuple):
+class ReplyBound(NamedTuple):
     """What a batch's replies may take: time.monotonic() at their end, and bytes of one node's."""
 
     end_s: float
@@ -67,7 +67,7 @@ class RedisNode:
         self.pool = pool
         self.breaker = Breaker(clock)
 
-    def open(self, commands: Sequence[Command], bound: Bound) -> Connection:
+    def open(self, commands: Sequence[Command], bound: ReplyBound) -> Connection:
         """A connection with the commands sent on it, whose replies are bound so; raises RedisError."""
         try:
             connection = self.pool.get_connection()
@@ -110,7 +110,7 @@ class RedisNode:
         self.pool.release(connection)
         return replies
 
-    def ask(self, command: Command, bound: Bound) -> Any:
+    def ask(self, command: Command, bound: ReplyBound) -> Any:
         """The reply to one command; raises RedisError."""
         return self.finish(self.open([command], bound), 1)[0]
 
@@ -213,10 +213,10 @@ class RedisStore:
                 replies[i] = reply
         return replies
 
-    def _bound(self, most_nbytes: int, timeouts: int = 1) -> Bound:
-        return Bound(time.monotonic() + timeouts * self._timeout_s, most_nbytes)
+    def _bound(self, most_nbytes: int, timeouts: int = 1) -> ReplyBound:
+        return ReplyBound(time.monotonic() + timeouts * self._timeout_s, most_nbytes)
 
-    def _send(self, commands: list[tuple[bytes, Command]], bound: Bound) -> list[Any]:
+    def _send(self, commands: list[tuple[bytes, Command]], bound: ReplyBound) -> list[Any]:
         replies: list[Any] = [exceptions.ConnectionError()] * len(commands)
         jobs: dict[RedisNode, list[int]] = {}
         for i, node in enumerate(self._route([key for key, _ in commands])):
