@@ -89,6 +89,7 @@ def test_a_rollback_on_one_is_served_by_both_and_the_next_delta_too(pair):
         np.testing.assert_allclose(scores, expected(8), atol=1e-5)
         assert chain(server) == {
             "state": "CURRENT", "reason": "", "digest": link.digest, "records": 9, "next_step": 9, "behind": 0,
+                "obstacle": "",
         }  # fmt: skip
 
 

@@ -190,7 +190,7 @@ def test_every_object_python_cannot_make_leaves_nothing_behind(start, tmp_path, 
         end = apart(lambda number=number: suffer(start, tmp_path, change, Objects(number, count)))
         ends[end] += 1
         quiet = quiet + 1 if end == "succeeded" else 0
-        number += 61
+        number += 251
     assert ends["wrong"] == 0
     assert ends["failed"] > ends["crashed"]
 
