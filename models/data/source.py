@@ -157,6 +157,19 @@ def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
     return Ragged(take_rows(column.values, values), ends)
 
 
+def join_columns(columns: Sequence[Any]) -> Any:
+    """The rows of columns of one kind, one after the other."""
+    if isinstance(columns[0], Ragged):
+        values = join_columns([c.values for c in columns])
+        lengths = np.concatenate([np.diff(c.row_splits) for c in columns])
+        return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
+    if isinstance(columns[0], Strings):
+        data = np.concatenate([c.data[c.offsets[0] : c.offsets[-1]] for c in columns])
+        lengths = np.concatenate([np.diff(c.offsets) for c in columns])
+        return Strings(data, np.concatenate([[0], np.cumsum(lengths)]))
+    return np.concatenate(columns)
+
+
 def check_position(rows: int, start: int) -> None:
     """Raises BadInput unless `rows` and `start` are a size and a position."""
     if rows < 1:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.data.source import Batch, Field, Schema, check_position
+from models.data.source import Batch, Field, Schema, check_position, join_columns
 from processor.columns import Column, Ragged, Strings
 
 FIELDS = (
@@ -203,21 +203,9 @@ def _join(parts: list[Batch]) -> Batch:
     """Consecutive batches as one."""
     if len(parts) == 1:
         return parts[0]
-    columns = {name: _concatenate([p.columns[name] for p in parts]) for name in parts[0].columns}
+    columns = {name: join_columns([p.columns[name] for p in parts]) for name in parts[0].columns}
     time = np.concatenate([p.time for p in parts])
     return Batch(columns, np.concatenate([p.label for p in parts]), time, parts[0].start)
-
-
-def _concatenate(columns: list[Any]) -> Any:
-    if isinstance(columns[0], Ragged):
-        values = _concatenate([c.values for c in columns])
-        lengths = np.concatenate([np.diff(c.row_splits) for c in columns])
-        return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
-    if isinstance(columns[0], Strings):
-        data = np.concatenate([c.data[c.offsets[0] : c.offsets[-1]] for c in columns])
-        lengths = np.concatenate([np.diff(c.offsets) for c in columns])
-        return Strings(data, np.concatenate([[0], np.cumsum(lengths)]))
-    return np.concatenate(columns)
 
 
 def default_features() -> dict[str, dict[str, Any]]:

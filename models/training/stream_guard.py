@@ -14,10 +14,11 @@ from collections import deque
 import numpy as np
 
 from models.config.guard_section import GuardConfig
-from models.data.source import Batch
+from models.data.source import Batch, join_columns
 from models.training.lineage import Lineage
 from models.training.trainer import BoundBatch, Trainer
 from models.training.window_guard import Floats, WindowFigures, WindowGuard, WindowScores
+from processor.columns import Column
 
 EARLIER_ROWS = 512
 """Of the newest rows before a window, so many at least are scored again: a small batch may hold no row of one label."""
@@ -35,7 +36,8 @@ class StreamGuard:
         self.newest: WindowFigures | None = None
         self.held_windows = 0
         self._newest: deque[Batch] = deque()
-        self._earlier: list[tuple[Batch, Floats]] = []
+        # Columns and labels of those rows, and their scores by the weights before the window.
+        self._earlier: tuple[dict[str, Column], Floats, Floats] | None = None
 
     def see_held_out(self, work: BoundBatch, scores: Floats) -> None:
         """Note a batch of the full version's held-out rows, scored before it was learned."""
@@ -55,8 +57,12 @@ class StreamGuard:
 
     def begin(self) -> None:
         """The weights as they are were published."""
-        if self.config.enabled:
-            self._earlier = [(batch, self._scores(batch)) for batch in self._newest]
+        if self.config.enabled and self._newest:
+            batches = list(self._newest)
+            # One batch, whatever they were: processes that learn together keep few batches that were read ahead of it.
+            columns = {name: join_columns([b.columns[name] for b in batches]) for name in batches[0].columns}
+            label = np.concatenate([batch.label for batch in batches])
+            self._earlier = columns, label, self._trainer.score(columns)
 
     def begin_anew(self) -> None:
         """The weights went back: what was scored was scored by others."""
@@ -67,9 +73,9 @@ class StreamGuard:
         """Looks at the window that the next delta ends, and sets or lifts the gate; one line about it, or ""."""
         if not self.config.enabled:
             return ""
-        if self._earlier:
-            labels, before, now = zip(*((b.label, scores, self._scores(b)) for b, scores in self._earlier))
-            self._window.again(*(np.concatenate(arrays) for arrays in (labels, before, now)))
+        if self._earlier is not None:
+            columns, label, before = self._earlier
+            self._window.again(label, before, self._trainer.score(columns))
         if self.windows.reason and not lineage.held:
             # Somebody has released it.
             self.windows.begin_anew()
@@ -83,7 +89,3 @@ class StreamGuard:
         if self.windows.resolves() and lineage.release():
             return "released: windows are in line again"
         return ""
-
-    def _scores(self, batch: Batch) -> Floats:
-        # By its columns: what a batch was bound to is gone once it is learned.
-        return self._trainer.score(batch.columns)
