@@ -15,6 +15,7 @@ import json
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
@@ -38,18 +39,25 @@ class Meter:
     What a stretch of the run cost, less what the stretches inside it cost.
 
     Attributes:
-        place: (file, part) of each open stretch, the innermost last.
+        open: (file, part) of each open stretch, the innermost last.
+        used: gives the processor seconds of this process and of its children so far.
+        last: what it gave at the last charge.
     """
 
     path: Path
     open: list = field(default_factory=list)
-    last: tuple = field(default_factory=used)
+    used: Callable = used
+    last: tuple | None = None
     spent: dict = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0, 0]))
     started: int = 0
 
+    def __post_init__(self):
+        if self.last is None:
+            self.last = self.used()
+
     def charge(self):
         """Charge what was used since the last call to the innermost open stretch."""
-        now, place = used(), self.open[-1] if self.open else ("", "between tests")
+        now, place = self.used(), self.open[-1] if self.open else ("", "between tests")
         row = self.spent[place]
         row[0] += now[0] - self.last[0]
         row[1] += now[1] - self.last[1]
@@ -134,8 +142,7 @@ def pytest_configure(config):
         return
     worker = getattr(config, "workerinput", {}).get("workerid", "main")
     Path(folder).mkdir(parents=True, exist_ok=True)
-    meter = Meter(Path(folder, f"{worker}.jsonl"))
-    meter.last = (0.0, 0.0)
+    meter = Meter(Path(folder, f"{worker}.jsonl"), last=(0.0, 0.0))
     sys.addaudithook(meter.audit)
     config.pluginmanager.register(Costs(meter), "costs-of-tests")
 

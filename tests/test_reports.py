@@ -5,10 +5,9 @@ import json
 from tests import costs, covered
 
 
-def test_time_is_charged_to_the_innermost_stretch(tmp_path, monkeypatch):
+def test_time_is_charged_to_the_innermost_stretch(tmp_path):
     clock = iter([(0.0, 0.0), (1.0, 0.0), (3.0, 0.5), (6.0, 0.5), (10.0, 2.5), (10.0, 2.5)])
-    monkeypatch.setattr(costs, "used", lambda: next(clock))
-    meter = costs.Meter(tmp_path / "gw0.jsonl", last=costs.used())
+    meter = costs.Meter(tmp_path / "gw0.jsonl", used=lambda: next(clock))
     meter.enter("tests/a/test_b.py", "test_c")
     meter.enter("tests/a/test_b.py", "fixture d (module)")
     meter.audit("subprocess.Popen", ())

@@ -1,15 +1,13 @@
 """What is asked to end ends: by itself, or by the last resort."""
 
-import os
-import signal
-import socket
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from serving import last_resort as last_resort_module
 from serving.last_resort import STATUS, WORDS, LastResort
-from tests.waiting import until
 
 
 @pytest.fixture
@@ -55,33 +53,34 @@ def test_once_it_has_ended_in_order_a_process_has_a_moment_left(ends, monkeypatc
     assert codes == [STATUS]
 
 
-@pytest.fixture
-def loop_end():
-    """What an event loop has: its end of a socket pair is where the interpreter writes signals. The other end."""
-    theirs, ours = socket.socketpair()
-    ours.setblocking(False)
-    before = signal.set_wakeup_fd(ours.fileno(), warn_on_full_buffer=False)
-    handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGUSR1, signal.SIGUSR2)}
-    yield theirs
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    signal.set_wakeup_fd(before)
-    for one in (theirs, ours):
-        one.close()
+# A process of its own: the signals of a test runner may reach any thread of the libraries that it has loaded.
+OVERHEARD = """
+import os, signal, socket, threading
+from serving.last_resort import LastResort
+
+theirs, ours = socket.socketpair()
+ours.setblocking(False)
+signal.set_wakeup_fd(ours.fileno(), warn_on_full_buffer=False)
+for number in (signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda *_: None)
+ended = threading.Event()
+resort = LastResort(0.0, lambda code: ended.set())
+resort.start()
+resort.overhear([signal.SIGUSR1])
+
+os.kill(os.getpid(), signal.SIGUSR2)
+print("heard", theirs.recv(1) == bytes([signal.SIGUSR2]), "armed", ended.is_set())
+os.kill(os.getpid(), signal.SIGUSR1)
+print("ended", ended.wait(10), "heard", theirs.recv(1) == bytes([signal.SIGUSR1]))
+signal.set_wakeup_fd(-1)
+(listener,) = [thread for thread in threading.enumerate() if thread.name == "freshet-signals"]
+resort._told.close()
+listener.join(10)
+print("listens", listener.is_alive())
+"""
 
 
-def test_a_signal_arms_before_the_event_loop_hears_of_it(loop_end):
-    ended = threading.Event()
-    resort = LastResort(0.0, lambda code: ended.set())
-    resort.start()
-    resort.overhear([signal.SIGUSR1])
-
-    os.kill(os.getpid(), signal.SIGUSR2)
-    assert loop_end.recv(1) == bytes([signal.SIGUSR2])
-    assert not ended.is_set()
-    os.kill(os.getpid(), signal.SIGUSR1)
-    assert ended.wait(10)
-    assert loop_end.recv(1) == bytes([signal.SIGUSR1])
-    signal.set_wakeup_fd(-1)
-    resort._told.close()
-    until(lambda: "freshet-signals" not in {thread.name for thread in threading.enumerate()})
+def test_a_signal_arms_before_the_event_loop_hears_of_it():
+    done = subprocess.run([sys.executable, "-c", OVERHEARD], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["heard True armed False", "ended True heard True", "listens False"], done
+    assert (done.returncode, done.stderr) == (0, WORDS.decode())
