@@ -15,6 +15,7 @@ criteo     Criteo's display advertising logs
 movielens  MovieLens as a click stream
 synthetic  a made-up click stream whose truth is known
 files      Parquet and CSV as streams of Arrow batches
+sent_once  recordings' inputs that a request sent once, in each of its rows
 object_files  data files in an object store: found, read by ranges
 canonical  a schema's columns as Arrow arrays of one type each
 arrow      Arrow arrays to columns

@@ -34,7 +34,7 @@ from models.joining.emitted_rows import EmittedRows, RowPlace
 from models.joining.join_settings import JoinSettings
 from models.joining.join_state import JoinState
 from models.joining.join_windows import JoinWindows, write_lines
-from models.joining.joined_folder import BOOKS, LABEL, LATE, JoinedFolder, labelled, seconds
+from models.joining.joined_folder import BOOKS, LABEL, LATE, ROWS_NBYTES, JoinedFolder, labelled, seconds
 from models.joining.late_share import LateShare
 from models.joining.matching import JoinCounts, LateHit, Matcher, WaitingRow
 from models.joining.recording_folder import RECORDINGS, RecordingFolder, score_column
@@ -287,6 +287,8 @@ class JoinRun:
         for one in self._matcher.late[: self.settings.file_rows]:
             by_file.setdefault(one.place.file, []).append(one)
         for number, mine in sorted(by_file.items()):
+            if sum(table.nbytes for table in tables) >= ROWS_NBYTES:
+                break
             table = self._folder.recorded(number, [one.place.row for one in mine])
             if table is None:
                 refused += mine

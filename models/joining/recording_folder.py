@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from models.data.source import Schema
-from models.joining.joined_folder import rows_of
+from models.joining.joined_folder import ROWS_NBYTES, rows_of
 from models.streams.arrived_rows import Rejected, Rows
 from models.streams.growing_folder import GrowingFolder
 from models.streams.stream import Caller, Segment, Unread, check_places
@@ -107,16 +107,16 @@ class RecordingFolder:
         self._files.close()
 
     def recorded(self, journal: StreamJournal, numbers: Sequence[int]) -> tuple[int, pa.Table | None]:
-        """The first rows of `numbers`, ascending, that have the same columns, and how many they are; None where they
-        are gone."""
-        count = 0
+        """The first rows of `numbers`, ascending, that have the same columns and take about ROWS_NBYTES at most, and
+        how many they are; None where they are gone."""
+        count, left_nbytes = 0, ROWS_NBYTES
         tables: list[pa.Table] = []
         for first, segment in journal.since(numbers[0]):
             mine = [number - first for number in numbers[count:] if number < first + segment.rows]
             if not mine:
                 break
             try:
-                rows = rows_of(self._folder / segment.where["file"], mine)
+                rows = rows_of(self._folder / segment.where["file"], mine, left_nbytes)
             except FileNotFoundError:
                 if not tables:
                     return len(mine), None
@@ -124,8 +124,9 @@ class RecordingFolder:
             if tables and not rows.schema.equals(tables[0].schema, check_metadata=True):
                 break
             tables.append(rows)
-            count += len(mine)
-            if count == len(numbers):
+            count += len(rows)
+            left_nbytes -= rows.nbytes
+            if count == len(numbers) or len(rows) < len(mine) or left_nbytes <= 0:
                 break
         return count, pa.concat_tables(tables).combine_chunks()
 
