@@ -29,6 +29,7 @@ __all__ = [
     "formats",
     "open_data",
     "parquet_copy",
+    "sent_once",
     "shuffled",
     "source",
     "synthetic",

@@ -49,7 +49,8 @@ def row_nbytes(column: pa.Array) -> np.ndarray:
         at = column.offsets.to_numpy()
         return np.asarray(ends[at[1:]] - ends[at[:-1]] + CELL_NBYTES)
     if pt.is_string(kind) or pt.is_binary(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind):
-        return pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64) + CELL_NBYTES
+        lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        return np.asarray(lengths.astype(np.int64) + CELL_NBYTES)
     return np.full(len(column), CELL_NBYTES)
 
 
