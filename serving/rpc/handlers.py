@@ -31,6 +31,7 @@ from serving.codecs.wire import Headers
 from serving.front import queries
 from serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
 from serving.request_headers import MODEL_DIGEST, request_id_of
+from serving.rpc.rpc_room import Answering
 from serving.telemetry.logs import AccessLog
 
 log = logging.getLogger("freshet.grpc")
@@ -165,10 +166,13 @@ C = TypeVar("C", RpcCall, RpcExchange)
 
 class Calls:
     """Turns functions into handlers. exchanges: what predictions share. protocol: a service's name in metrics. access:
-    where calls are logged; None for nowhere."""
+    where calls are logged; None for nowhere. answering: the calls of all services that are being answered."""
 
-    def __init__(self, exchanges: Exchanges, protocol: str, access: AccessLog | None = None) -> None:
+    def __init__(
+        self, exchanges: Exchanges, protocol: str, *, answering: Answering, access: AccessLog | None = None
+    ) -> None:
         self._exchanges, self._protocol, self._access = exchanges, protocol, access
+        self.answering = answering
 
     def raw(self, name: str, function: Callable[[bytes, RpcExchange], Awaitable[Answer]]) -> grpc.RpcMethodHandler:
         """A handler of predictions: a function that takes and gives bytes. name: of the method, in the access log."""
@@ -177,7 +181,7 @@ class Calls:
     def _handler(
         self, name: str, function: Callable[[bytes, C], Awaitable[Answer]], begin: Callable[[Any], C]
     ) -> grpc.RpcMethodHandler:
-        async def handle(data: bytes, context: Any) -> bytes:
+        async def answer(data: bytes, context: Any) -> bytes:
             call = begin(context)
             try:
                 reply, metadata = await function(data, call)
@@ -202,6 +206,10 @@ class Calls:
             self._observe(call, name, told.http_status, 0)
             await context.abort(code_of(told), str(told), _retry(told) + echo_of(call.headers))
             raise AssertionError("abort() raises")
+
+        async def handle(data: bytes, context: Any) -> bytes:
+            with self.answering.one(context):
+                return await answer(data, context)
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
