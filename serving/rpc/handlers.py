@@ -31,7 +31,7 @@ from serving.codecs.wire import Headers
 from serving.front import queries
 from serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
 from serving.request_headers import MODEL_DIGEST, request_id_of
-from serving.rpc.rpc_room import Answering
+from serving.rpc.rpc_room import OpenCalls
 from serving.telemetry.logs import AccessLog
 
 log = logging.getLogger("freshet.grpc")
@@ -169,7 +169,7 @@ class Calls:
     where calls are logged; None for nowhere. answering: the calls of all services that are being answered."""
 
     def __init__(
-        self, exchanges: Exchanges, protocol: str, *, answering: Answering, access: AccessLog | None = None
+        self, exchanges: Exchanges, protocol: str, *, answering: OpenCalls, access: AccessLog | None = None
     ) -> None:
         self._exchanges, self._protocol, self._access = exchanges, protocol, access
         self.answering = answering

@@ -33,7 +33,7 @@ from serving.rpc.handlers import Calls
 from serving.rpc.health import Health
 from serving.rpc.inference import Inference
 from serving.rpc.reflection import Reflection
-from serving.rpc.rpc_room import Answering, RpcRoom
+from serving.rpc.rpc_room import OpenCalls, RpcRoom
 from serving.rpc.tfs import TensorFlowServing
 from serving.telemetry.logs import AccessLog
 
@@ -81,7 +81,7 @@ class RpcPort:
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             ("grpc.max_allowed_incoming_connections", most),
         ]
-        answering = Answering()
+        answering = OpenCalls()
         self._room = RpcRoom(answering, most)
         self._keeping: asyncio.Task[None] | None = None
         calls_of = partial(Calls, exchanges, answering=answering, access=access)

@@ -36,7 +36,7 @@ log = logging.getLogger("freshet.grpc")
 LOOK_S, REST, PRESSED_S, TOLD_S = 1.0, 9, 3.0, 1.0
 
 
-class Answering:
+class OpenCalls:
     """The calls of a process that are being answered. On the event loop."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Idle(NamedTuple):
 class RpcRoom:
     """The room of one port. most: connections that it takes."""
 
-    def __init__(self, answering: Answering, most: int) -> None:
+    def __init__(self, answering: OpenCalls, most: int) -> None:
         self._answering, self._most = answering, most
         self._wanted = most - max(1, most // 8)
         # When each was told to leave, by inode.
