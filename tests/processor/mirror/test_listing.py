@@ -8,7 +8,7 @@ import pytest
 from processor.errors import NotReady
 from processor.mirror.listing import LATE_S, WHOLE_S
 from tests.packages import make_delta
-from tests.processor.mirror.sides import Server, follows, opened, publish
+from tests.processor.mirror.sides import Server, follows, opened
 from tests.waiting import until
 
 
@@ -49,21 +49,17 @@ def test_a_stranger_that_becomes_a_model_is_found(bucket, trainer, server, tmp_p
     assert server.repository.versions("small-2") == [1]
 
 
-def test_a_new_version_is_seen_before_strangers_are_asked_for(bucket, trainer, server, tmp_path):
+def test_models_that_are_followed_are_asked_for_before_strangers(bucket, trainer, server):
     server.load()
     server.beat()
-    publish(opened(bucket, tmp_path / "other"), tmp_path, version=2)
-    strangers(bucket, 300)
-    seen = []
-
-    def watch(call, key):
-        if key.startswith("stranger"):
-            seen.append((server.mirror.root / "small" / "2" / "model.json").exists())
-
-    bucket.fault = watch
+    for n in range(300):
+        bucket.objects[f"a-stranger-{n:04}/x"] = b""
+    bucket.calls.clear()
     server.beat(40.0)
-    # AT_ONCE of them are asked for beside it.
-    assert all(seen[8:])
+    listed = [key for call, key in bucket.calls if call == "folders"]
+    assert len(listed) == 302
+    # AT_ONCE are asked for side by side.
+    assert listed.index("small") <= 8
 
 
 def test_records_come_while_a_listing_does_not_end(bucket, trainer, tmp_path):
