@@ -26,7 +26,7 @@ from processor.chain.ledger import Ledger
 from processor.errors import FreshetError
 from processor.package.delta import write_delta
 from processor.package.repository import Repository
-from tests.faults.truth import Change, full_state
+from tests.faults.truth import Change, full_state, weights_of
 from tests.packages import write_package
 
 PAUSE_S, ADOPTED_S = 0.15, 60.0
@@ -183,7 +183,8 @@ class Committer(threading.Thread):
         further = FURTHER if self._field.setup.tiered else ()
         aside = self._field.folder / "aside"
         shutil.rmtree(aside, ignore_errors=True)
-        self._field.setup.before(self._field, write_package(aside, version, users=[*range(20), *further], seed=version))
+        made = write_package(aside, version, users=[*range(20), *further], seed=version, weights=weights_of)
+        self._field.setup.before(self._field, made)
         model = self._field.repository / "small"
         model.mkdir(exist_ok=True)
         arriving = model / f".{version}.arriving"

@@ -20,7 +20,8 @@ TAGS = ("a", "b", "c")
 TOLERANCE = 2e-5
 # What deltas of a trainer do, they do as gently, or the guard would hold them: rows move by a step for each of a few
 # content numbers, and dense weights by a little of what another draw would make them. Scores still tell them apart.
-CONTENTS, CONTENT_STEP, DENSE_SHARE = 23, 1 / 2, np.float32(0.05)
+CONTENTS, CONTENT_STEP = 23, 1 / 8
+VERSION_SHARE, DENSE_SHARE = np.float32(0.2), np.float32(0.01)
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,14 @@ class Question:
 QUESTIONS = [Question.draw(seed) for seed in range(REQUESTS)]
 
 
-def weights_of(version, number):
+def weights_of(version, number=0):
     """Dense weights of a version, as it was published (number 0) or after a delta that moved them."""
-    weights = make_weights(version)
-    if number:
-        other = make_weights(number)
-        weights = {name: value + DENSE_SHARE * (other[name] - value) for name, value in weights.items()}
-    return weights
+    weights = _towards(make_weights(1), make_weights(version), VERSION_SHARE)
+    return _towards(weights, make_weights(number), DENSE_SHARE) if number else weights
+
+
+def _towards(weights, others, share):
+    return {name: value + share * (others[name] - value) for name, value in weights.items()}
 
 
 @dataclass(frozen=True)
