@@ -22,7 +22,7 @@ class Authorization:
     """ASGI middleware. token: "" for none; host: what the port is bound to."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], token: str, host: str) -> None:
-        self._app = app
+        self.app = app
         self._token = token.encode()
         self._host = host.lower()
 
@@ -37,7 +37,7 @@ class Authorization:
                 ]
                 await reply(send, status, error_body(message), headers)
                 return
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = dict(scope["headers"])

@@ -22,6 +22,7 @@ from processor.errors import BadInput, FreshetError, NotFound, NotReady, TooLarg
 from processor.features.limits import RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Manifest
+from serving.access.access_guard import Forbidden
 from serving.codecs.wire import (
     CONTENT_ENCODING,
     Body,
@@ -36,7 +37,7 @@ from serving.codecs.wire import (
 from serving.front import catalog, queries
 from serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
 from serving.front.holdings import BodyMemory
-from serving.front.model_control import Act, Forbidden, Gate, nothing_to_control
+from serving.front.model_control import Act, Gate, nothing_to_control
 from serving.front.shared_memory import Regions
 from serving.http import openapi, pages, sites
 from serving.http.asgi import (

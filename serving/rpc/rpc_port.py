@@ -88,14 +88,14 @@ class RpcPort:
         self._health = Health(lifecycle, calls_of, services)
         services |= self._health.services
         services |= Reflection(calls_of, services).services
-        self._services = services
+        self.services = services
         self._server: Any = None
         self._port = 0
 
     async def start(self) -> None:
         """Listens from now on; raises BadInput when the address cannot be had."""
         server = grpc.aio.server(options=self._options)
-        handlers = [grpc.method_handlers_generic_handler(name, methods) for name, methods in self._services.items()]
+        handlers = [grpc.method_handlers_generic_handler(name, methods) for name, methods in self.services.items()]
         server.add_generic_rpc_handlers(tuple(handlers))
         try:
             bound = server.add_insecure_port(self._address)

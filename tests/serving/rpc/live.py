@@ -10,6 +10,7 @@ import pytest
 from serving.codecs.messages import message
 from serving.front.exchange import Exchanges
 from serving.front.model_control import nothing_to_control
+from serving.front.shared_memory import Regions
 from serving.front_options import FrontOptions
 from serving.http.port import reserve
 from serving.lifecycle import Lifecycle
@@ -68,6 +69,15 @@ class Live:
             lambda m: m.SerializeToString(),
             message("inference.ModelStreamInferResponse").FromString,
         )
+
+
+def rpc_services():
+    """service -> method -> handler, of a port that serves all that there is."""
+    lifecycle = Lifecycle()
+    exchanges = Exchanges(lifecycle, Metrics(lifecycle), FrontOptions())
+    port = RpcPort(exchanges, address="", control=nothing_to_control, regions=Regions(1 << 20))
+    exchanges.submitter.close()
+    return port.services
 
 
 def request(model="ctr", rows=1, **more):

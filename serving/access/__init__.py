@@ -1,0 +1,9 @@
+"""Access: who may ask a server what, and how often. Off, unless keys are given to it.
+
+scopes        which scope each route and each gRPC method asks for
+key_file      keys at rest: their file, as it is read and written
+meters        how much each key and address has asked, over all processes
+access_guard  lets a request in, or says why not
+"""
+
+__all__ = ["access_guard", "key_file", "meters", "scopes"]
