@@ -4,6 +4,7 @@ scopes        which scope each route and each gRPC method asks for
 key_file      keys at rest: their file, as it is read and written
 meters        how much each key and address has asked, over all processes
 access_guard  lets a request in, or says why not
+credentials   files of keys, watched, and handed to all processes
 """
 
-__all__ = ["access_guard", "key_file", "meters", "scopes"]
+__all__ = ["access_guard", "credentials", "key_file", "meters", "scopes"]

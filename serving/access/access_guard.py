@@ -59,7 +59,8 @@ class AccessGuard:
     def __init__(self, keys: ApiKeys, meters: Meters, clock: Clock | None = None) -> None:
         self.keys = keys
         self._meters, self._clock = meters, clock or SystemClock()
-        self._free = Visit(meters)
+        self.nothing = Visit(meters)
+        """A visit that holds nothing."""
 
     def check(self, scope: str, authorization: bytes | None) -> ApiKey:
         """The key of a request, which may do what the scope says; counts nothing. Raises Unauthenticated, Forbidden.
@@ -76,7 +77,7 @@ class AccessGuard:
         """Lets a request in; raises Unauthenticated, Forbidden, Overloaded. address: of its client, "" for none that
         is known."""
         if scope == OPEN:
-            return self._free
+            return self.nothing
         limits = self.keys.address
         slots = self._meters.address_slots(address) if limits != NO_LIMITS and address else None
         if slots is not None:
@@ -84,7 +85,7 @@ class AccessGuard:
         key = self.check(scope, authorization)
         self._take(key.limits, key.slots, f"key {key.name!r}")
         if not key.limits.concurrency and (slots is None or not limits.concurrency):
-            return self._free
+            return self.nothing
         entered: list[Slots] = []
         visited = ((limits, slots, "address"), (key.limits, key.slots, f"key {key.name!r}"))
         for most, whose, name in visited:

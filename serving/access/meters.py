@@ -52,21 +52,22 @@ def meter_memory(processes: int) -> NDArray[np.uint8]:
     return memory
 
 
+def clear_place(memory: NDArray[np.uint8], place: int) -> None:
+    """Forgets what a process had in flight that is dead."""
+    _counts(memory)[place] = 0
+
+
 class Meters:
     """The meters as one thread of one process uses them."""
 
     def __init__(self, memory: NDArray[np.uint8], place: int, clock: Clock) -> None:
         """memory: of meter_memory(). place: this thread's row of counts."""
-        counts = memory[SECRET_NBYTES + FULL_NBYTES :].view(np.int32).reshape(-1, ROWS, SLOTS)
+        counts = _counts(memory)
         self._secret = memory[:SECRET_NBYTES].tobytes()
         full: Any = memoryview(memory[SECRET_NBYTES : SECRET_NBYTES + FULL_NBYTES].view(np.float64))  # type: ignore[arg-type]
         self._full_s = full[:SLOTS], full[SLOTS:]
         self._counts, self._own = counts, counts[place]
         self._clock = clock
-
-    def clear(self, place: int) -> None:
-        """Forgets what a process had in flight that is dead."""
-        self._counts[place] = 0
 
     def address_slots(self, address: str) -> Slots:
         """The slots of a client's address. Of IPv6 the first half counts: the rest is any one host's to choose."""
@@ -99,6 +100,11 @@ class Meters:
     def leave(self, slots: Slots) -> None:
         """See enter()."""
         self._own[(0, 1), slots] -= 1
+
+
+def _counts(memory: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """One row of counts a place."""
+    return memory[SECRET_NBYTES + FULL_NBYTES :].view(np.int32).reshape(-1, ROWS, SLOTS)
 
 
 def _network(address: str) -> str:

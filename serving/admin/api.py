@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from processor.errors import FreshetError
 from processor.generation import Generation
 from processor.watching.aftermath import LabelSums
+from serving.access.access_guard import AccessGuard
 from serving.admin.admin_bodies import (
     Name,
     Version,
@@ -112,7 +113,7 @@ def create_admin(
     lifecycle: Availability[ModelHost],
     metrics: Metrics,
     *,
-    token: str = "",
+    guard: AccessGuard | None = None,
     host: str = "127.0.0.1",
     max_delta_nbytes: int = MAX_DELTA_NBYTES,
     bulk: Executor | None = None,
@@ -154,7 +155,7 @@ def create_admin(
     )
     for part in (ConsoleFiles(), streams, views, TryCalls(data_address), trail):
         part.add_to(app)
-    return Authorization(app, token, host)
+    return Authorization(app, guard, host)
 
 
 class Admin:

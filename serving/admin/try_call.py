@@ -1,7 +1,8 @@
 """POST /admin/models/{name}/try: one predict request, handed to the server's own data port and computed as any other.
 
 The page is of another origin than the data port, which is opened to no other site for it. The body goes on as it came,
-so whatever a prediction is refused for refuses this one. Where workers answer, one of them answers this.
+so whatever a prediction is refused for refuses this one; so does the key, which needs the scope predict where the data
+port asks for one. Where workers answer, one of them answers this.
 
 Bounded: MOST_CALLS at once, a body of MAX_BODY_NBYTES, a reply of MAX_REPLY_NBYTES, CALL_S.
 """
@@ -68,7 +69,7 @@ class TryCalls:
             )
             path = f"/v1/models/{quote(name, safe='')}{which}:predict"
             began_s = time.perf_counter()
-            answer = await asyncio.to_thread(_call, self._address, path, body)
+            answer = await asyncio.to_thread(_call, self._address, path, body, request.headers.get("authorization"))
             took_ms = round((time.perf_counter() - began_s) * 1e3, 3)
         finally:
             self._open -= 1
@@ -83,11 +84,13 @@ class TryCalls:
         return Response(orjson.dumps(told), media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def _call(address: tuple[str, int], path: str, body: bytes) -> _Answer:
+def _call(address: tuple[str, int], path: str, body: bytes, authorization: str | None) -> _Answer:
     """One request on a connection of its own; raises NotReady, TooLarge."""
     connection = http.client.HTTPConnection(*address, timeout=CALL_S)
     try:
         headers = {"content-type": "application/json", "x-model-digest": "1", "connection": "close"}
+        if authorization is not None:
+            headers["authorization"] = authorization
         connection.request("POST", path, body, headers)
         reply = connection.getresponse()
         data = reply.read(MAX_REPLY_NBYTES + 1)

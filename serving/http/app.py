@@ -159,9 +159,11 @@ class DataApp:
         control: Act = nothing_to_control,
         regions: Regions | None = None,
         access: AccessLog | None = None,
+        guarded: bool = False,
     ):
         """exchanges: the event loop's. control: what clients may ask of the whole server. regions: shared memory, if it
-        is served. access: where requests are logged; None for nowhere."""
+        is served. access: where requests are logged; None for nowhere. guarded: a guard asks
+        for keys before requests come here."""
         options = exchanges.options
         self.exchanges = exchanges
         self._lifecycle, self.metrics = exchanges.lifecycle, exchanges.metrics
@@ -170,7 +172,7 @@ class DataApp:
         self.heads = HeadCache()
         self.bodies = BodyMemory(max(options.max_bodies_bytes, options.max_body_bytes))
         self._control, self._regions = control, regions
-        self._gate = Gate(options.model_control, options.admin_token)
+        self._gate = Gate(options.model_control, "" if guarded else options.admin_token)
         self.access = access
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
             "live": self._live,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.clock import FakeClock
-from serving.access.meters import SLOTS, Meters, meter_memory, slots_of
+from serving.access.meters import SLOTS, Meters, clear_place, meter_memory, slots_of
 
 WHO = slots_of(b"somebody")
 
@@ -63,7 +63,8 @@ def test_two_processes_share_one_rate():
 
 
 def test_two_processes_share_one_concurrency_and_the_dead_hold_nothing():
-    _, (one, other) = meters(2)
+    memory = meter_memory(2)
+    one, other = (Meters(memory, place, FakeClock()) for place in range(2))
     assert [one.enter(WHO, 2), other.enter(WHO, 2), one.enter(WHO, 2), other.enter(WHO, 2)] == [
         True,
         True,
@@ -72,7 +73,7 @@ def test_two_processes_share_one_concurrency_and_the_dead_hold_nothing():
     ]
     one.leave(WHO)
     assert other.enter(WHO, 2)
-    one.clear(1)
+    clear_place(memory, 1)
     assert [one.enter(WHO, 2), one.enter(WHO, 2), one.enter(WHO, 2)] == [True, True, False]
 
 
