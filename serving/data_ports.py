@@ -54,7 +54,9 @@ class DataPorts:
         asking = {} if guard is None else {"guard": guard}
         connection = functools.partial(made, data_app=app, **asking, **(protocol_options or {}))
         self.http = HttpPort(app, http, options.shutdown_timeout_s, connection)
-        self._rpc = RpcPort(exchanges, address=grpc, control=control, regions=regions, access=watching.access)
+        self._rpc = RpcPort(
+            exchanges, address=grpc, control=control, regions=regions, access=watching.access, guard=guard
+        )
         self._stopping: list[asyncio.Task[None]] = []
 
     async def listen(self) -> None:

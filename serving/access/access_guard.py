@@ -79,9 +79,7 @@ class AccessGuard:
         if scope == OPEN:
             return self.nothing
         limits = self.keys.address
-        slots = self._meters.address_slots(address) if limits != NO_LIMITS and address else None
-        if slots is not None:
-            self._take(limits, slots, "address")
+        slots = self._meet(limits, address)
         key = self.check(scope, authorization)
         self._take(key.limits, key.slots, f"key {key.name!r}")
         if not key.limits.concurrency and (slots is None or not limits.concurrency):
@@ -98,6 +96,20 @@ class AccessGuard:
                 )
             entered.append(whose)
         return Visit(self._meters, tuple(entered))
+
+    def open(self, scope: str, authorization: bytes | None, address: str) -> None:
+        """Lets in a stream, each request of which is admitted by itself; raises as admit() does."""
+        if scope != OPEN:
+            self._meet(self.keys.address, address)
+            self.check(scope, authorization)
+
+    def _meet(self, limits: AskLimits, address: str) -> Slots | None:
+        """Takes what one more request takes of its address's rate; the address's slots, where it has limits."""
+        if limits == NO_LIMITS or not address:
+            return None
+        slots = self._meters.address_slots(address)
+        self._take(limits, slots, "address")
+        return slots
 
     def _take(self, limits: AskLimits, slots: Slots, name: str) -> None:
         if limits.rate and (wait_s := self._meters.take(slots, limits.rate)):

@@ -24,6 +24,7 @@ from typing import Any
 import grpc
 
 from processor.errors import BadInput
+from serving.access.access_guard import AccessGuard
 from serving.front.exchange import Exchanges
 from serving.front.holdings import Connections
 from serving.front.model_control import Act, Gate
@@ -58,8 +59,9 @@ class RpcPort:
         control: Act,
         regions: Regions | None = None,
         access: AccessLog | None = None,
+        guard: AccessGuard | None = None,
     ) -> None:
-        """address: host:port, reserved. The rest: see DataApp."""
+        """address: host:port, reserved. guard: whom every call meets; None for nobody. The rest: see DataApp."""
         lifecycle, options = exchanges.lifecycle, exchanges.options
         self._exchanges = exchanges
         self._address, self._shutdown_timeout_s = address, options.shutdown_timeout_s
@@ -79,8 +81,8 @@ class RpcPort:
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             ("grpc.max_allowed_incoming_connections", Connections.here().rpc),
         ]
-        calls_of = partial(Calls, exchanges, access=access)
-        gate = Gate(options.model_control, options.admin_token)
+        calls_of = partial(Calls, exchanges, access=access, guard=guard)
+        gate = Gate(options.model_control, "" if guard is not None else options.admin_token)
         services = {
             **TensorFlowServing(lifecycle, calls_of, control, gate).services,
             **Inference(lifecycle, calls_of, control, gate, regions, options.version).services,

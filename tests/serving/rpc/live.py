@@ -24,7 +24,7 @@ WAIT_S = 30
 class Live:
     """A port on an event loop in a thread of its own."""
 
-    def __init__(self, processor=None, *, opened=True, access=None, tracer=None, **options):
+    def __init__(self, processor=None, *, opened=True, access=None, tracer=None, guard=None, regions=None, **options):
         self.processor, self.lifecycle = processor or FakeProcessor(), Lifecycle()
         if opened:
             self.lifecycle.open(self.processor)
@@ -33,7 +33,14 @@ class Live:
         front = FrontOptions(**{"max_body_bytes": 1 << 20, "version": "9", **options})
         exchanges = Exchanges(self.lifecycle, self.metrics, front, tracer)
         self.submitter = exchanges.submitter
-        self.port = RpcPort(exchanges, address=self.address, control=nothing_to_control, access=access)
+        self.port = RpcPort(
+            exchanges,
+            address=self.address,
+            control=nothing_to_control,
+            regions=regions,
+            access=access,
+            guard=guard,
+        )
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
 
