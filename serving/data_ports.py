@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from serving.access.access_guard import AccessGuard
+from serving.access.certificates import Shown
 from serving.front.exchange import Exchanges
 from serving.front.model_control import Act
 from serving.front.queries import Answering
@@ -40,12 +41,14 @@ class DataPorts:
         grpc: str,
         control: Act,
         guard: AccessGuard | None = None,
+        tls: Shown | None = None,
         protocol: Callable[..., PredictProtocol] | None = None,
         protocol_options: Mapping[str, Any] | None = None,
     ) -> None:
         """http: a listening socket, or None where connections come by adopt(). grpc: a reserved address. guard: whom
-        every request meets; None for nobody. protocol: of a connection of the HTTP port, if not the one that this makes
-        it. control: what clients may ask of the whole server."""
+        every request meets; None for nobody. tls: what clients are shown; None where they speak without TLS. protocol:
+        of a connection of the HTTP port, if not the one that this makes it. control: what clients may ask of the whole
+        server."""
         exchanges = Exchanges(lifecycle, metrics, options, watching.tracer)
         self.submitter = exchanges.submitter
         regions = Regions(options.max_body_bytes) if options.shared_memory == "on" else None
@@ -53,9 +56,9 @@ class DataPorts:
         made = protocol or (PredictProtocol if guard is None else GuardedProtocol)
         asking = {} if guard is None else {"guard": guard}
         connection = functools.partial(made, data_app=app, **asking, **(protocol_options or {}))
-        self.http = HttpPort(app, http, options.shutdown_timeout_s, connection)
+        self.http = HttpPort(app, http, options.shutdown_timeout_s, connection, tls=tls)
         self._rpc = RpcPort(
-            exchanges, address=grpc, control=control, regions=regions, access=watching.access, guard=guard
+            exchanges, address=grpc, control=control, regions=regions, access=watching.access, guard=guard, tls=tls
         )
         self._stopping: list[asyncio.Task[None]] = []
 

@@ -70,6 +70,25 @@ class FrontOptions(RequestLimits):
             empty="no key is asked for",
         ),
     )
+    tls_cert: str = field(
+        default="",
+        metadata=option(
+            "Certificate with its chain, PEM: every port speaks TLS, 1.2 at least; reloaded when it changes",
+            heading=ACCESS,
+            empty="no TLS",
+        ),
+    )
+    tls_key: str = field(
+        default="", metadata=option("Its private key, PEM without a password, for nobody else to read", heading=ACCESS)
+    )
+    tls_client_ca: str = field(
+        default="",
+        metadata=option(
+            "Certificates, PEM: a client has to bring one that one of these has signed",
+            heading=ACCESS,
+            empty="none is asked for",
+        ),
+    )
     log_level: str = field(
         default="info", metadata=option("What is logged, on standard error", one_of(*LOG_LEVELS), heading=WATCHING)
     )
@@ -111,7 +130,7 @@ class FrontOptions(RequestLimits):
     @property
     def credentials(self) -> dict[str, str]:
         """The files that say who is let in, by their options; "" for those that are not given."""
-        return {"api_keys": self.api_keys}
+        return {name: getattr(self, name) for name in ("api_keys", "tls_cert", "tls_key", "tls_client_ca")}
 
     @property
     def default_timeout_s(self) -> float | None:

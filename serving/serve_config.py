@@ -228,6 +228,10 @@ class ServeConfig(FrontOptions, SessionOptions):
             bool(self.admin_token or self.api_keys) or is_loopback(self.admin_host),
             f"admin_host: without admin_token or api_keys a loopback address is wanted, got {self.admin_host[:64]!r}",
         )
+        _want(
+            bool(self.tls_cert) == bool(self.tls_key) and bool(self.tls_cert) >= bool(self.tls_client_ca),
+            "tls_cert, tls_key: both, or none of them and no tls_client_ca, wanted",
+        )
         threaded = {"device_stages": self.device_stages, "groups": self.groups, "remote tables": self.remote()}
         for what, wanted in threaded.items():
             _want(self.compute != "inline" or not wanted, f"compute: auto or threads wanted with {what}, got 'inline'")

@@ -179,10 +179,12 @@ class Server:
             bulk=self._bulk,
             live=self._live,
             data_address=self.http_address,
+            tls=bool(config.tls_cert),
             explain=ExplainSettings(config.record, RequestLimits.of(config), self._layout.workers),
         )
         connection = functools.partial(HttpConnection, bodies=BodyMemory(MAX_DELTA_NBYTES))
-        self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S, connection, Connections.here().admin)
+        tls = self._access.certificates if config.tls_cert else None
+        self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S, connection, Connections.here().admin, tls)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
 
@@ -204,6 +206,7 @@ class Server:
             http=data,
             grpc=self.grpc_address,
             guard=self._access.guard(DATA_PLACE) if config.api_keys else None,
+            tls=self._access.certificates if config.tls_cert else None,
             control=ModelControl(
                 lifecycle.processor,
                 lambda: ports.submitter.served.snapshot(),

@@ -1,4 +1,4 @@
-"""Credentials: the files of keys that a server is given, read, watched, and handed to all of its processes.
+"""Credentials: the files of keys and certificates that a server is given, watched, and handed to all processes.
 
     files ──look──▶ Credentials ──Access.take()──▶ guards of this process
                           └────────channel───────▶ workers, which do the same
@@ -29,11 +29,14 @@ from numpy.typing import NDArray
 from processor.clock import SystemClock
 from processor.errors import BadInput
 from serving.access.access_guard import AccessGuard
-from serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private
+from serving.access.certificates import Certificates
+from serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private, read_public
 from serving.access.meters import Meters
 
 log = logging.getLogger("freshet.credentials")
 
+# Files that nobody else may read; certificates are for everybody.
+PRIVATE = ("api_keys", "tls_key")
 LOOK_S = 0.5
 STOP_S = 5.0
 # The places of the meters: that of the admin port, and the first of those of data ports.
@@ -65,6 +68,7 @@ class Access:
         self._newest = Credentials(-1, {})
         self._heirs: list[Callable[[Credentials], None]] = []
         self._keys = ApiKeys().with_admin_token(admin_token)
+        self._certificates: Certificates | None = None
         self._guards: list[AccessGuard] = []
 
     def guard(self, place: int) -> AccessGuard:
@@ -72,6 +76,11 @@ class Access:
         guard = AccessGuard(self._keys, Meters(self.memory, place, SystemClock()))
         self._guards.append(guard)
         return guard
+
+    def certificates(self) -> Certificates:
+        """The newest ones, of a server that was given some."""
+        assert self._certificates is not None, "no port that speaks TLS is open before"
+        return self._certificates
 
     def pass_on(self, hand: Callable[[Credentials], None]) -> None:
         """Has what is taken handed on, the newest at once."""
@@ -83,7 +92,8 @@ class Access:
         if credentials.edition <= self._newest.edition:
             return
         keys = ApiKeys.parse(credentials.files.get("api_keys", b"")).with_admin_token(self._admin_token)
-        self._newest, self._keys = credentials, keys
+        certificates = Certificates.of(credentials.files)
+        self._newest, self._keys, self._certificates = credentials, keys, certificates
         for guard in self._guards:
             guard.keys = keys
         for hand in self._heirs:
@@ -143,12 +153,17 @@ class CredentialFiles:
                 log.exception("keys and certificates could not be looked at")
 
     def _read(self, edition: int) -> Credentials:
-        files = {option: read_private(path, option, MAX_FILE_NBYTES) for option, path in self._paths.items()}
-        return Credentials(edition, files)
+        return Credentials(edition, {option: _bytes_of(option, path) for option, path in self._paths.items()})
 
     def _look(self) -> dict[str, tuple[int, ...]]:
         """What tells one state of the files from another."""
         return {option: _stamp(path) for option, path in self._paths.items()}
+
+
+def _bytes_of(option: str, path: Path) -> bytes:
+    if option in PRIVATE:
+        return read_private(path, option, MAX_FILE_NBYTES)
+    return read_public(path, option, MAX_FILE_NBYTES)
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -166,6 +166,14 @@ def read_private(path: Path, option: str, most_nbytes: int) -> bytes:
                 f"{option}: expected a file that others cannot read or write, got mode "
                 f"{stat.S_IMODE(found.st_mode):04o}; chmod {right:o} {path}"
             )
+    except OSError as error:
+        raise BadInput(f"{option}: {path}: {error.strerror or 'cannot be read'}") from None
+    return read_public(path, option, most_nbytes)
+
+
+def read_public(path: Path, option: str, most_nbytes: int) -> bytes:
+    """The bytes of a file that anybody may read; raises BadInput."""
+    try:
         return read_file(path, most_nbytes, option).tobytes()
     except Corrupt as error:
         raise BadInput(str(error)) from None

@@ -119,12 +119,13 @@ def create_admin(
     bulk: Executor | None = None,
     live: LiveSamples | None = None,
     data_address: tuple[str, int] | None = None,
+    tls: bool = False,
     explain: ExplainSettings | None = None,
 ) -> Authorization:
     """The admin port's ASGI application. metrics: the data port's, for each model's count of requests. bulk: where
     large deltas are applied, versions loaded and scores explained; where everything else is, if None. live: what the
     console shows, of whoever starts and ends it. data_address: where the data port listens, for requests that are
-    tried. explain: where requests are recorded, and what an explanation may cost."""
+    tried; tls: whether it speaks TLS. explain: where requests are recorded, and what an explanation may cost."""
     # FastAPI's own documentation pages would load scripts from elsewhere.
     app = FastAPI(
         title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None, responses=REFUSALS
@@ -153,7 +154,7 @@ def create_admin(
         LiveStreams(live or LiveSamples(lifecycle, metrics)),
         ModelViews(lifecycle, ExampleRequests(settings.recordings), data_address),
     )
-    for part in (ConsoleFiles(), streams, views, TryCalls(data_address), trail):
+    for part in (ConsoleFiles(), streams, views, TryCalls(data_address, tls), trail):
         part.add_to(app)
     return Authorization(app, guard, host)
 

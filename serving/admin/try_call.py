@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import ssl
 import time
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
@@ -38,9 +39,11 @@ class _Answer(NamedTuple):
 
 
 class TryCalls:
-    """Calls of one server's data port. address: where it listens; None where there is none to ask."""
+    """Calls of one server's data port. address: where it listens; None where there is none to ask. tls: whether it
+    speaks TLS. Its certificate is not looked at: the address is this server's own, which nobody else can have."""
 
-    def __init__(self, address: tuple[str, int] | None) -> None:
+    def __init__(self, address: tuple[str, int] | None, tls: bool = False) -> None:
+        self._context = ssl._create_unverified_context() if tls else None
         self._address = address and (ANY.get(address[0], address[0]), address[1])
         self._open = 0
 
@@ -69,7 +72,8 @@ class TryCalls:
             )
             path = f"/v1/models/{quote(name, safe='')}{which}:predict"
             began_s = time.perf_counter()
-            answer = await asyncio.to_thread(_call, self._address, path, body, request.headers.get("authorization"))
+            key = request.headers.get("authorization")
+            answer = await asyncio.to_thread(_call, self._address, self._context, path, body, key)
             took_ms = round((time.perf_counter() - began_s) * 1e3, 3)
         finally:
             self._open -= 1
@@ -84,9 +88,15 @@ class TryCalls:
         return Response(orjson.dumps(told), media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def _call(address: tuple[str, int], path: str, body: bytes, authorization: str | None) -> _Answer:
+def _call(
+    address: tuple[str, int], context: ssl.SSLContext | None, path: str, body: bytes, authorization: str | None
+) -> _Answer:
     """One request on a connection of its own; raises NotReady, TooLarge."""
-    connection = http.client.HTTPConnection(*address, timeout=CALL_S)
+    connection = (
+        http.client.HTTPConnection(*address, timeout=CALL_S)
+        if context is None
+        else http.client.HTTPSConnection(*address, timeout=CALL_S, context=context)
+    )
     try:
         headers = {"content-type": "application/json", "x-model-digest": "1", "connection": "close"}
         if authorization is not None:

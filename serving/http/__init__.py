@@ -6,6 +6,7 @@ http_head     the head of a request
 chunked_body  a body in chunks
 body_buffer   a body that comes in pieces, put together
 farewell      how connections end
+tls_transport  TLS under a connection
 patience      how long a connection is waited for
 protocol      predict requests below ASGI
 guarded_protocol  the same, where keys are asked for

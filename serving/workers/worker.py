@@ -178,6 +178,7 @@ class Worker:
             grpc=settings["grpc_address"],
             control=self._control,
             guard=self._access.guard(DATA_PLACE + self._seat) if options.api_keys else None,
+            tls=self._access.certificates if options.tls_cert else None,
             protocol=GuardedCountedProtocol if options.api_keys else CountedProtocol,
             protocol_options={"ended": self._connection_ended},
         )

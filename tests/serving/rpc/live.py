@@ -24,7 +24,9 @@ WAIT_S = 30
 class Live:
     """A port on an event loop in a thread of its own."""
 
-    def __init__(self, processor=None, *, opened=True, access=None, tracer=None, guard=None, regions=None, **options):
+    def __init__(
+        self, processor=None, *, opened=True, access=None, tracer=None, guard=None, regions=None, tls=None, **options
+    ):
         self.processor, self.lifecycle = processor or FakeProcessor(), Lifecycle()
         if opened:
             self.lifecycle.open(self.processor)
@@ -40,6 +42,7 @@ class Live:
             regions=regions,
             access=access,
             guard=guard,
+            tls=tls,
         )
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
