@@ -65,8 +65,7 @@ class AccessGuard:
     def check(self, scope: str, authorization: bytes | None) -> ApiKey:
         """The key of a request, which may do what the scope says; counts nothing. Raises Unauthenticated, Forbidden.
         authorization: the header."""
-        kind, _, secret = (authorization or b"").partition(b" ")
-        key = self.keys.find(secret.strip()) if kind.lower() == b"bearer" else None
+        key = self._find(authorization)
         if key is None or key.expires_s <= self._clock.unix_s():
             raise Unauthenticated
         if scope not in key.scopes:
@@ -102,6 +101,15 @@ class AccessGuard:
         if scope != OPEN:
             self._meet(self.keys.address, address)
             self.check(scope, authorization)
+
+    def name_of(self, authorization: bytes | None) -> str:
+        """The name of the key that a request brings; "" where it brings none that is known any more."""
+        key = self._find(authorization)
+        return "" if key is None else key.name
+
+    def _find(self, authorization: bytes | None) -> ApiKey | None:
+        kind, _, secret = (authorization or b"").partition(b" ")
+        return self.keys.find(secret.strip()) if kind.lower() == b"bearer" else None
 
     def _meet(self, limits: AskLimits, address: str) -> Slots | None:
         """Takes what one more request takes of its address's rate; the address's slots, where it has limits."""

@@ -133,15 +133,15 @@ class CredentialFiles:
         before, self._seen = self._seen, self._look()
         if self._seen != before or self._seen == self._tried:
             return
-        self._tried = self._seen
         try:
             found = self._read(self.newest.edition + 1)
             self._take(found)
         except BadInput as error:
+            self._tried = self._seen
             self.failures += 1
             log.error("the new keys or certificates cannot be used, the old ones stay: %s", error)
             return
-        self.newest = found
+        self._tried, self.newest = self._seen, found
         self.reloads += 1
         log.info("%s: reloaded", ", ".join(self._paths))
 

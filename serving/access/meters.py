@@ -62,11 +62,13 @@ class Meters:
 
     def __init__(self, memory: NDArray[np.uint8], place: int, clock: Clock) -> None:
         """memory: of meter_memory(). place: this thread's row of counts."""
-        counts = _counts(memory)
         self._secret = memory[:SECRET_NBYTES].tobytes()
+        # Views of memory, not arrays: one number of an array costs ten times as much.
         full: Any = memoryview(memory[SECRET_NBYTES : SECRET_NBYTES + FULL_NBYTES].view(np.float64))  # type: ignore[arg-type]
         self._full_s = full[:SLOTS], full[SLOTS:]
-        self._counts, self._own = counts, counts[place]
+        rows: list[Any] = [memoryview(row) for counts in _counts(memory) for row in counts]
+        self._firsts, self._seconds = rows[::ROWS], rows[1::ROWS]
+        self._first, self._second = self._firsts[place], self._seconds[place]
         self._clock = clock
 
     def address_slots(self, address: str) -> Slots:
@@ -83,23 +85,31 @@ class Meters:
         step_s = 1.0 / rate
         full_s = max(now_s, min(first[one], second[other])) + step_s
         wait_s = full_s - now_s - max(1.0, step_s)
-        # Sums of steps are off by less than that.
-        if wait_s > 1e-9:
+        # Sums of steps are off by less than that, on a machine that has been up for years.
+        if wait_s > 1e-6:
             return float(wait_s)
         first[one], second[other] = max(first[one], full_s), max(second[other], full_s)
         return 0.0
 
     def enter(self, slots: Slots, most: int) -> bool:
         """Counts one more in flight, unless there are `most`; whoever enters leaves."""
-        in_flight = self._counts[:, (0, 1), slots].sum(0).min()
-        if in_flight >= most:
+        one, other = slots
+        first = second = 0
+        for row in self._firsts:
+            first += row[one]
+        for row in self._seconds:
+            second += row[other]
+        if first >= most <= second:
             return False
-        self._own[(0, 1), slots] += 1
+        self._first[one] += 1
+        self._second[other] += 1
         return True
 
     def leave(self, slots: Slots) -> None:
         """See enter()."""
-        self._own[(0, 1), slots] -= 1
+        one, other = slots
+        self._first[one] -= 1
+        self._second[other] -= 1
 
 
 def _counts(memory: NDArray[np.uint8]) -> NDArray[np.int32]:

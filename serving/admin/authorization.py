@@ -11,11 +11,13 @@ from collections.abc import Awaitable, Callable
 
 from processor.errors import FreshetError
 from serving.access.access_guard import AccessGuard, Forbidden, Visit
-from serving.access.scopes import admin_scope
+from serving.access.scopes import OPEN, admin_scope
 from serving.http import sites
 from serving.http.asgi import Receive, Scope, Send, error_reply, reply
 
 READS = ("GET", "HEAD")
+KEY_NAME = "freshet.key"
+"""Where the name of a request's key stands in its scope, for whoever writes down who has done what."""
 
 
 class Authorization:
@@ -53,4 +55,8 @@ class Authorization:
         if self._guard is None:
             return None
         address = scope["client"][0] if scope.get("client") else ""
-        return self._guard.admit(admin_scope(method, scope["path"]), headers.get(b"authorization"), address)
+        wanted, authorization = admin_scope(method, scope["path"]), headers.get(b"authorization")
+        visit = self._guard.admit(wanted, authorization, address)
+        if wanted != OPEN:
+            scope[KEY_NAME] = self._guard.name_of(authorization)
+        return visit

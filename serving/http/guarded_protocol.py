@@ -79,7 +79,10 @@ class GuardedProtocol(PredictProtocol):
                 self.cycle.visit = visit
 
     def _add(self, piece: bytes | bytearray) -> None:
-        if type(self.cycle) is not Refused:
+        if type(self.cycle) is Refused:
+            # Nobody has it in memory, so it keeps nobody else's body out.
+            self._forget_body()
+        else:
             super()._add(piece)
 
     def _complete(self) -> None:

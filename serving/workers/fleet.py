@@ -469,7 +469,6 @@ class Fleet:
         message = {**self.settings.message(), "seat": seat.number, "board": board, "meters": meters}
         try:
             self._board[:, seat.number] = 0
-            clear_place(self._meters, DATA_PLACE + seat.number)
             beats = functools.partial(self._beats.item, seat.number)
             worker = WorkerProcess(self._nursery, seat.number, message, parcel.fds, self._owner.heard, beats)
         except (OSError, Gone) as error:
@@ -543,6 +542,7 @@ class Fleet:
         with self._changed:
             seat.offered, seat.worker, seat.died_of = False, None, worker.signal
         self._computing[worker.seat] = 0
+        clear_place(self._meters, DATA_PLACE + worker.seat)
         self._owner.buried(worker)
         self._suspect(seat, False)
         if not self._ending.is_set():
