@@ -32,8 +32,8 @@ READY_S = 90.0
 class SecureServer(LiveServer):
     """A LiveServer that is asked over TLS. authority, keyed: its certificates and keys."""
 
-    def __init__(self, folder, *options):
-        self.authority, self.keyed, self.name = Authority(folder), Keyed(folder), "server"
+    def __init__(self, folder, *options, authority=None):
+        self.authority, self.keyed = authority or Authority(folder), Keyed(folder)
         chain, key = map(str, self.authority.write())
         own = ("--tls-cert", chain, "--tls-key", key, "--api-keys", str(self.keyed.path))
         super().__init__(folder / "repository", *own, *options, log=folder / "serve.log")

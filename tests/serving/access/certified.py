@@ -19,10 +19,10 @@ def pem_of(key, password=None):
 
 
 class Authority:
-    """An authority, and what it has signed in a folder."""
+    """An authority, and what it has signed in a folder. made: makes the keys of what it signs."""
 
-    def __init__(self, folder, name="authority"):
-        self.folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
+    def __init__(self, folder, name="authority", made=lambda: ec.generate_private_key(ec.SECP256R1())):
+        self.folder, self._key, self._made = folder, ec.generate_private_key(ec.SECP256R1()), made
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self.certificate = self._signed(self._name, self._key, ca=True)
         self.path = folder / f"{name}.pem"
@@ -30,7 +30,7 @@ class Authority:
 
     def issue(self, name):
         """A certificate and its key, PEM."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = self._made()
         return self._signed(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key), pem_of(key)
 
     def write(self, name="server"):
