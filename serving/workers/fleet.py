@@ -380,7 +380,9 @@ class Fleet:
         """Has every worker, those to come as well, go by these."""
         with self._changed:
             self._credentials = credentials
-            workers = [seat.worker for seat in self._seats if seat.worker is not None]
+            # Whoever does not listen is told last: telling it may wait until it is killed.
+            seats = sorted(self._seats, key=lambda seat: seat.suspect)
+            workers = [seat.worker for seat in seats if seat.worker is not None]
         for worker in workers:
             with contextlib.suppress(Gone):
                 worker.tell("credentials", credentials.message())

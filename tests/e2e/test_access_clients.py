@@ -3,8 +3,11 @@ workers that asks for keys and speaks TLS; and certificates and keys that change
 
 import asyncio
 import concurrent.futures
+import http.client
+import itertools
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -263,3 +266,34 @@ def up(port):
             return json.loads(reply.read())["data"]["result"] != []
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_at_the_end_who_is_answered_is_told_to_leave_and_nobody_is_cut_off(tmp_path, workers):
+    write_package(tmp_path / "repository", users=USERS)
+    with SecureServer(tmp_path, "--workers", workers, "--drain-s", "1") as server:
+        last, begun = [], threading.Barrier(5)
+
+        def ask():
+            connection = http.client.HTTPSConnection(
+                "localhost", server.http_port, timeout=30, context=server.authority.client()
+            )
+            for number in itertools.count():
+                connection.request("GET", "/v2", headers=server.keyed.headers("predict"))
+                reply = connection.getresponse()
+                reply.read()
+                if number == 5:
+                    begun.wait(30)
+                if reply.headers.get("connection") == "close":
+                    last.append(reply.status)
+                    return
+
+        asking = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in asking:
+            thread.start()
+        begun.wait(30)
+        server.process.send_signal(signal.SIGTERM)
+        for thread in asking:
+            thread.join(60)
+        assert last == [200] * 4
+        assert server.process.wait(60) == 0

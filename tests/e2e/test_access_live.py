@@ -47,10 +47,15 @@ def statuses(server, headers, count):
         return list(pool.map(lambda _: server.request("GET", "/v2", headers=headers)[0], range(count)))
 
 
+def known(live, name, limits):
+    """The headers of a new key that every worker knows and that has asked nothing yet."""
+    limited, probe = live.keyed.add(name, ["predict"], limits), live.keyed.add(f"after-{name}", ["predict"])
+    until(lambda: set(statuses(live, probe, 12)) == {200})
+    return limited
+
+
 def test_a_rate_is_of_the_server_and_not_of_a_worker(live):
-    limited = live.keyed.add("ten", ["predict"], AskLimits(rate=10.0))
-    until(lambda: live.request("GET", "/v2", headers=limited)[0] == 200)
-    time.sleep(1.0)
+    limited = known(live, "ten", AskLimits(rate=10.0))
     began_s = time.monotonic()
     answered = statuses(live, limited, 60)
     took_s = time.monotonic() - began_s
@@ -62,9 +67,7 @@ def test_a_rate_is_of_the_server_and_not_of_a_worker(live):
 def test_one_connection_has_the_whole_of_a_rate(live):
     import http.client
 
-    limited = live.keyed.add("twenty", ["predict"], AskLimits(rate=20.0))
-    until(lambda: live.request("GET", "/v2", headers=limited)[0] == 200)
-    time.sleep(1.0)
+    limited = known(live, "twenty", AskLimits(rate=20.0))
     connection = http.client.HTTPConnection("127.0.0.1", live.http_port, timeout=30)
     answered = []
     for _ in range(20):

@@ -1,5 +1,6 @@
 """TLS on the gRPC port: whom it lets through, what it shows, and certificates that change."""
 
+import asyncio
 import contextlib
 import socket
 import ssl
@@ -87,3 +88,18 @@ def test_newcomers_see_new_certificates_and_connections_that_are_there_go_on(aut
             until(lambda: shown(live, authority) != before)
             predict(predict_request().SerializeToString(), timeout=WAIT_S)
             assert call(live, credentials) > 0
+
+
+def test_what_is_in_flight_at_the_end_is_answered(authority):
+    made = certificates(authority)
+    with Live(tls=lambda: made) as live:
+        credentials = grpc.ssl_channel_credentials(authority.certificate)
+        with contextlib.closing(grpc.secure_channel(f"localhost:{port_of(live)}", credentials)) as channel:
+            live.processor.hold = True
+            predict = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+            called = predict.future(predict_request().SerializeToString(), timeout=WAIT_S)
+            until(lambda: live.processor.held)
+            ending = asyncio.run_coroutine_threadsafe(live.port.stop(), live.loop)
+            live.processor.release()
+            assert len(called.result(WAIT_S)) > 0
+            ending.result(WAIT_S)
