@@ -171,8 +171,12 @@ class PredictProtocol(HttpConnection):
     def _answer(self, flight: Flight, answer: Answer) -> None:
         status, body, headers = answer
         flight.response_complete = True
-        dialect, seconds = DIALECTS.get(flight.route.action), time.perf_counter() - flight.start_s
-        protocol = "http" if dialect is None else dialect.protocol
+        seconds = time.perf_counter() - flight.start_s
+        try:
+            protocol = DIALECTS[flight.route.action].protocol
+        except KeyError:
+            # What a guard has refused may be any route.
+            protocol = "http"
         self._app.metrics.observe(protocol, status, seconds)
         request_id = flight.headers.get(REQUEST_ID)
         if self._app.access is not None:
