@@ -178,6 +178,7 @@ stock-clients: .venv/.dev .venv/.kernels ## Java's, Go's, Node's and curl's stoc
 
 siege: .venv/.dev .venv/.kernels ## what hostile requests cost everybody else; loadtest/results/siege.md
 	$(BIN)/python -m tests.faults.siege $(SIEGE_ARGS)
+	$(BIN)/python -m tests.faults.access_siege
 
 soak: .venv/.dev .venv/.kernels ## ten minutes of load, deltas, loads and unloads; SOAK_ARGS="--minutes 60"
 	$(BIN)/python -m loadtest.bench --only soak $(SOAK_ARGS)
