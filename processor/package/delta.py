@@ -118,8 +118,9 @@ class Delta:
             if not all_below(table.rows, below):
                 if not all_finite(table.rows):
                     raise BadInput(f"delta: table {name!r}: rows hold NaN or infinity")
-                wanted, got = f"numbers below {below:g} for {dtype}", f"{float(np.abs(table.rows).max()):g}"
-                raise BadInput(f"delta: table {name!r}: rows: expected {wanted}, got {got}")
+                largest = float(np.abs(table.rows).max())
+                kept = f"numbers below {below:g} for {dtype}"
+                raise BadInput(f"delta: table {name!r}: rows: expected {kept}, got {largest:g}")
             both = np.concatenate([table.keys, table.removed])
             both.sort()
             if (both[1:] == both[:-1]).any():
