@@ -41,7 +41,7 @@ class RowPlace(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Run:
+class _KeyRun:
     """Rows of a file, or of several that follow each other; of one hash that of the newest file is first. merges: how
     often it was put together."""
 
@@ -57,7 +57,7 @@ class EmittedRows:
     """The rows of the last while."""
 
     def __init__(self) -> None:
-        self._runs: list[_Run] = []
+        self._runs: list[_KeyRun] = []
         self._seed = secrets.randbits(64)
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class EmittedRows:
         return hashes
 
 
-def _merged(runs: Sequence[_Run]) -> _Run:
+def _merged(runs: Sequence[_KeyRun]) -> _KeyRun:
     """Of runs that follow each other, the newest last."""
     newest_first = runs[::-1]
     hashes, files, rows, positive = (
@@ -135,8 +135,8 @@ def _sorted(
     rows: NDArray[Any],
     positive: NDArray[np.bool_],
     merges: int = 0,
-) -> _Run:
+) -> _KeyRun:
     order = np.argsort(hashes, kind="stable")
-    return _Run(
+    return _KeyRun(
         newest_s, hashes[order], files[order].astype(np.int32), rows[order].astype(np.int32), positive[order], merges
     )

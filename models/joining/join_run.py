@@ -188,6 +188,9 @@ class JoinRun:
             emitted = self._emit()
             if emitted or ending:
                 self._report()
+                for stream in (self._rows, self._hits):
+                    for line in stream.source.news():
+                        self._note(line)
             self._forget()
             if not emitted:
                 break
