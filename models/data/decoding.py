@@ -10,7 +10,9 @@ Invariants
   so no reader ever has a frame of another's.
 - Processes end with this one: their standard input does.
 
-Cost: the frames are copied over a pipe; a process is started in half a second, for the first file, and has 70 MB.
+Cost: frames are copied over a pipe: 0.1 us of processor time a row of seven columns, where decoding itself takes 0.2
+and a training step 4, so that training takes 1.01 times the processor time (0.98 to 1.02). A process is started in half
+a second, for the first file, and has 70 MB.
 Refused: reading page headers ourselves (they lie, and prefixes are in no header); a bound by the first rows (the next
 one may be the large one); a process a file (half a second each).
 """

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -132,15 +134,14 @@ def test_a_file_that_is_gone_or_damaged_is_refused(decoders, sound, tmp_path):
 
 def test_a_process_that_dies_is_one_line_and_another_one_goes_on(sound):
     decoders = Decoders()
+    # Ends when it is asked, in the middle of its answer.
+    code = "import sys; sys.stdin.readline(); sys.stdout.write('B123')"
+    dying = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    decoders._idle.append(dying)
     try:
-        list(decoders.rows(sound, [0]))
-        (process,) = decoders._idle
-        answer = decoders.piece(sound, ["id", "city"], 0)
-        next(answer)
-        process.kill()
-        process.wait()
         with pytest.raises(BadInput, match=r"^sound\.parquet: expected .* the process that decoded it has ended"):
-            list(answer)
+            list(decoders.piece(sound, ["id"], 0))
+        assert dying.poll() is not None
         assert len(list(decoders.rows(sound, [5]))) == 1
     finally:
         decoders.close()
