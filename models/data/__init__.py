@@ -15,6 +15,8 @@ criteo     Criteo's display advertising logs
 movielens  MovieLens as a click stream
 synthetic  a made-up click stream whose truth is known
 files      Parquet and CSV as streams of Arrow batches
+decoding   Parquet files of strangers, decoded in a process with a limit of memory
+decoding_child  that process
 object_files  data files in an object store: found, read by ranges
 canonical  a schema's columns as Arrow arrays of one type each
 arrow      Arrow arrays to columns
@@ -24,6 +26,7 @@ __all__ = [
     "arrow",
     "canonical",
     "dataset",
+    "decoding",
     "files",
     "formats",
     "open_data",

@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from models.data.decoding import DECODERS
 from models.data.source import Schema
-from models.joining.joined_folder import rows_of
 from models.streams.arrived_rows import Rejected, Rows
 from models.streams.growing_folder import GrowingFolder
 from models.streams.stream import Caller, Segment, Unread, check_places
@@ -108,16 +108,15 @@ class RecordingFolder:
 
     def recorded(self, journal: StreamJournal, numbers: Sequence[int]) -> tuple[int, pa.Table | None]:
         """The first rows of `numbers`, ascending, that have the same columns, and how many they are; None where they
-        are gone."""
+        are gone, or cannot be decoded, which sets their file aside."""
         count = 0
         tables: list[pa.Table] = []
         for first, segment in journal.since(numbers[0]):
             mine = [number - first for number in numbers[count:] if number < first + segment.rows]
             if not mine:
                 break
-            try:
-                rows = rows_of(self._folder / segment.where["file"], mine)
-            except FileNotFoundError:
+            rows = self._rows(segment.where["file"], mine)
+            if rows is None:
                 if not tables:
                     return len(mine), None
                 break
@@ -128,6 +127,18 @@ class RecordingFolder:
             if count == len(numbers):
                 break
         return count, pa.concat_tables(tables).combine_chunks()
+
+    def _rows(self, name: str, rows: Sequence[int]) -> pa.Table | None:
+        """Rows of a file with all columns; None where it is gone, is damaged, or takes too much memory."""
+        path = self._folder / name
+        if not path.is_file():
+            return None
+        try:
+            return pa.Table.from_batches(list(DECODERS.rows(path, rows)))
+        except (BadInput, pa.ArrowException) as error:
+            if path.is_file():
+                self._files.set_aside(name, str(error))
+            return None
 
     def _begins(self, segment: Segment) -> tuple[tuple[int, str], str]:
         """Where a file stands among others, and whose requests it has."""
