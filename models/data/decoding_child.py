@@ -9,6 +9,7 @@ dictionaries and views, are made plain here, where that is limited.
 from __future__ import annotations
 
 import json
+import signal
 import struct
 import sys
 from collections.abc import Iterator
@@ -127,4 +128,6 @@ def _tell(told: BinaryIO, kind: bytes, payload: pa.Buffer | bytes) -> None:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     main(sys.stdin.buffer, sys.stdout.buffer)

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ from models.data import decoding, decoding_child
 from models.data.decoding import Decoders
 from models.data.decoding_child import FRAME_NBYTES, HEAD, frames, main, plain
 from models.data.files import ParquetFile
-from processor.errors import BadInput
+from processor.errors import BadInput, NotReady
 from tests.waiting import until
 
 ROWS = 40_000
@@ -132,17 +133,55 @@ def test_a_file_that_is_gone_or_damaged_is_refused(decoders, sound, tmp_path):
         next(decoders.piece(damaged, ["id"], 0))
 
 
-def test_a_process_that_dies_is_one_line_and_another_one_goes_on(sound):
-    decoders = Decoders()
-    # Ends when it is asked, in the middle of its answer.
-    code = "import sys; sys.stdin.readline(); sys.stdout.write('B123')"
-    dying = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    decoders._idle.append(dying)
+def dying(answered=b"B123"):
+    """A process that ends when it is asked, in the middle of its answer."""
+    code = f"import sys; sys.stdin.readline(); sys.stdout.buffer.write({answered!r})"
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def test_where_a_process_dies_another_one_gives_the_rest(sound):
+    decoders, told = Decoders(), io.BytesIO()
+    pool = pa.default_memory_pool()
+    request = {"path": str(sound), "names": None, "rows": [5, 18_000], "piece": 0}
     try:
-        with pytest.raises(BadInput, match=r"^sound\.parquet: expected .* the process that decoded it has ended"):
+        main(io.BytesIO(json.dumps(request).encode() + b"\n"), told)
+        # The first of two frames, and a part of the second.
+        _, nbytes = HEAD.unpack(told.getvalue()[: HEAD.size])
+        decoders._idle.append(dying(told.getvalue()[: HEAD.size + nbytes + 20]))
+        found = pa.Table.from_batches(decoders.rows(sound, [5, 18_000]))
+        assert found["id"].to_pylist() == [5, 18_000]
+    finally:
+        pa.set_memory_pool(pool)
+        decoders.close()
+
+
+def test_a_file_with_which_processes_die_is_refused_in_one_line(sound):
+    decoders = Decoders()
+    decoders._idle += [dying(), dying()]
+    try:
+        with pytest.raises(BadInput, match=r"^sound\.parquet: expected .* that decoded it has ended, 2 times$"):
             list(decoders.piece(sound, ["id"], 0))
-        assert dying.poll() is not None
         assert len(list(decoders.rows(sound, [5]))) == 1
+    finally:
+        decoders.close()
+
+
+def test_a_process_that_cannot_be_started_is_no_fault_of_the_file(sound, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    with pytest.raises(NotReady, match="cannot start the process that decodes files: No such file"):
+        list(Decoders().piece(sound, ["id"], 0))
+
+
+def test_signals_that_end_a_run_in_order_end_no_process_that_decodes(sound):
+    decoders = Decoders()
+    try:
+        list(decoders.rows(sound, [0]))
+        (process,) = decoders._idle
+        assert os.getsid(process.pid) == process.pid
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+        assert len(list(decoders.rows(sound, [1]))) == 1
+        assert decoders._idle == [process]
     finally:
         decoders.close()
 
