@@ -55,15 +55,18 @@ def _signature(about: dict[str, Any]) -> Signature:
 def _requests(table: Any, about: dict[str, Any], most: int) -> Iterator[dict[str, Any]]:
     starts = np.flatnonzero(table[ROW].to_numpy() == 0).tolist()[: max(0, most) + 1]
     ends = [*starts[1:], len(table)]
-    inputs = {i["name"]: _input(table, i, about["features"]) for i in about["inputs"]}
     for first, last in list(zip(starts, ends))[: max(0, most)]:
-        yield {name: rows[first:last] for name, rows in inputs.items()}
+        rows = table.slice(first, last - first)
+        yield {i["name"]: _input(rows, i, about["features"]) for i in about["inputs"]}
 
 
 def _input(table: Any, spec: dict[str, Any], features: list[dict[str, Any]]) -> Any:
-    """All rows of one input as loadtest.load.encoding takes them."""
+    """One input of a request's rows as loadtest.load.encoding takes it: one row of what was sent once, whose other rows
+    are null."""
     mine = [(max(f["column"], 0), table[f["name"]]) for f in features if f["input"] == spec["name"]]
-    n, width, datatype = len(table), spec["columns"], DATATYPES[spec["dtype"]]
+    mine = [(at, column.slice(0, 1) if column.null_count else column) for at, column in mine]
+    width, datatype = spec["columns"], DATATYPES[spec["dtype"]]
+    n = len(mine[0][1]) if mine else len(table)
     if spec["ragged"]:
         rows = mine[0][1].to_pylist() if mine else [[] for _ in range(n)]
         return [[v.decode(errors="replace") for v in row] for row in rows] if datatype == "BYTES" else rows

@@ -17,6 +17,7 @@ synthetic  a made-up click stream whose truth is known
 files      Parquet and CSV as streams of Arrow batches
 decoding   Parquet files of strangers, decoded in a process with a limit of memory
 decoding_child  that process
+sent_once  recordings' inputs that a request sent once, in each of its rows
 object_files  data files in an object store: found, read by ranges
 canonical  a schema's columns as Arrow arrays of one type each
 arrow      Arrow arrays to columns
@@ -31,6 +32,7 @@ __all__ = [
     "formats",
     "open_data",
     "parquet_copy",
+    "sent_once",
     "shuffled",
     "source",
     "synthetic",

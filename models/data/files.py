@@ -20,6 +20,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from models.data.object_files import DataPath, StoredFile, open_bytes, stored_at, stored_files
+from models.data.sent_once import filled, sent_columns
 from models.data.source import nearest
 from processor.errors import BadInput
 
@@ -211,7 +212,8 @@ class ParquetFile:
         fitting = CHUNK_NBYTES * sum(metadata.row_group(group).num_rows for group in groups) // nbytes
         rows = min(CHUNK_ROWS, max(LEAST_CHUNK_ROWS, fitting))
         with self._open(metadata) as file:
-            for batch in file.iter_batches(rows, groups, names, use_threads=nbytes > PIECE_NBYTES):
+            batches = file.iter_batches(rows, groups, names, use_threads=nbytes > PIECE_NBYTES)
+            for batch in filled(batches, sent_columns(self._schema), CHUNK_NBYTES):
                 if skipped < batch.num_rows:
                     yield batch.slice(skipped).select(names)
                 skipped = max(0, skipped - batch.num_rows)

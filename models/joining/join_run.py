@@ -36,7 +36,7 @@ from models.joining.emitted_rows import NOWHERE, EmittedRows, RowPlace
 from models.joining.join_settings import JoinSettings
 from models.joining.join_state import JoinState
 from models.joining.join_windows import JoinWindows, write_lines
-from models.joining.joined_folder import BOOKS, LABEL, LATE, JoinedFolder, labelled, seconds
+from models.joining.joined_folder import BOOKS, LABEL, LATE, ROWS_NBYTES, JoinedFolder, labelled, seconds
 from models.joining.late_share import LateShare
 from models.joining.matching import JoinCounts, LateHit, Matcher, WaitingRow
 from models.joining.recording_folder import RECORDINGS, RecordingFolder, score_column
@@ -323,6 +323,8 @@ class JoinRun:
         for one in self._matcher.corrections(self._rows_until_s, self.settings.file_rows):
             by_file.setdefault(one.place.file, []).append(one)
         for number, mine in sorted(by_file.items()):
+            if sum(table.nbytes for table in tables) >= ROWS_NBYTES:
+                break
             table = self._folder.recorded(number, [one.place.row for one in mine])
             if table is None:
                 refused += mine

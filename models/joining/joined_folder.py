@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -32,14 +33,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from models.data.sent_once import row_nbytes, sent_columns, value_rows
 from processor.errors import BadInput, Corrupt
 from processor.package.atomic import atomic_file
 
 STATE = b"freshet.join"
 LABEL, WEIGHT, LATE = "freshet.label", "freshet.weight", "freshet.late"
 BOOKS = "_join"
-GROUP_ROWS = 4096
+GROUP_ROWS, GROUP_NBYTES = 4096, 8 << 20
 """Small ones: a correction reads one for a row."""
+ROWS_NBYTES = 64 << 20
+"""Of rows in memory: a list that a request sent once is in each of its rows here, so rows of few bytes can be many."""
 
 _NAME = re.compile(r"(\d{10})\.parquet")
 
@@ -91,7 +95,8 @@ class JoinedFolder:
         """Emits rows and commits the state with them; returns the file's number. Raises OSError."""
         metadata = {**(rows.schema.metadata or {}), STATE: json.dumps(state, separators=(",", ":")).encode()}
         with atomic_file(self._path(self.next)) as file:
-            pq.write_table(rows.replace_schema_metadata(metadata), file, compression="zstd", row_group_size=GROUP_ROWS)
+            group_rows = max(1, min(GROUP_ROWS, GROUP_NBYTES * len(rows) // max(1, rows.nbytes)))
+            pq.write_table(rows.replace_schema_metadata(metadata), file, compression="zstd", row_group_size=group_rows)
         self._newest += 1
         return self._newest
 
@@ -140,19 +145,43 @@ def labelled(rows: pa.Table, labels: np.ndarray, weights: np.ndarray, late: np.n
     return rows.append_column(LATE, pa.array(late))
 
 
-def rows_of(path: Path, rows: Sequence[int]) -> pa.Table:
-    """Rows of a Parquet file in this order; only their row groups are read. Raises FileNotFoundError, or Corrupt."""
+def rows_of(path: Path, rows: Sequence[int], most_nbytes: float = math.inf) -> pa.Table:
+    """Reads rows of a Parquet file, one row group at a time, each row with all of its request's values.
+
+    Args:
+        path: Of a recording, or of a file of a join.
+        rows: Their numbers in the file; ascending where most_nbytes are given.
+        most_nbytes: Of the rows together; with fewer than the first takes, that one alone.
+
+    Returns:
+        The rows in this order, the first of them where most_nbytes are taken.
+
+    Raises:
+        FileNotFoundError: The file is gone.
+        Corrupt: It cannot be read, or has no such row.
+    """
     with _sound(path.name), pq.ParquetFile(path, pre_buffer=False) as file:
         counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        wanted = np.asarray(rows, np.int64)
-        groups = np.unique(np.searchsorted(starts, wanted, side="right") - 1)
-        table = file.read_row_groups(groups.tolist())
-        # Where the rows of each group begin in what was read.
-        lengths = np.diff(starts)[groups]
-        began = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        own = np.searchsorted(groups, np.searchsorted(starts, wanted, side="right") - 1)
-        return table.take(pa.array(began[own] + wanted - starts[groups[own]]))
+        starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        order = np.argsort(np.asarray(rows, np.int64), kind="stable")
+        wanted, sent = np.asarray(rows, np.int64)[order], sent_columns(file.schema_arrow)
+        groups = np.searchsorted(starts, wanted, side="right") - 1
+        parts: list[pa.Table] = []
+        nbytes = 0
+        for group in np.unique(groups).tolist():
+            mine = wanted[groups == group] - starts[group]
+            table = file.read_row_group(group).combine_chunks()
+            columns = [(column.chunk(0), name in sent) for name, column in zip(table.column_names, table.columns)]
+            picked = [(column, value_rows(column)[mine] if fill else mine) for column, fill in columns]
+            ends = nbytes + np.cumsum(sum(row_nbytes(column)[at] for column, at in picked))
+            fitting = max(0 if parts else 1, int(np.searchsorted(ends, most_nbytes, side="right")))
+            arrays = [column.take(pa.array(at[:fitting])) for column, at in picked]
+            parts.append(pa.Table.from_arrays(arrays, schema=table.schema))
+            if fitting < len(mine):
+                break
+            nbytes = int(ends[-1])
+        found = pa.concat_tables(parts).combine_chunks()
+        return found if len(found) < len(order) else found.take(pa.array(np.argsort(order)))
 
 
 def seconds(times: pa.ChunkedArray) -> np.ndarray:

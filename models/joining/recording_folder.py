@@ -8,6 +8,7 @@ their rows' window ends by their rows. Row numbers are the journal's (models.str
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 from models.data.decoding import DECODERS
 from models.data.source import Schema
+from models.joining.joined_folder import ROWS_NBYTES
 from models.streams.arrived_rows import Rejected, Rows
 from models.streams.growing_folder import GrowingFolder
 from models.streams.stream import Caller, Segment, Unread, check_places
@@ -107,15 +109,15 @@ class RecordingFolder:
         self._files.close()
 
     def recorded(self, journal: StreamJournal, numbers: Sequence[int]) -> tuple[int, pa.Table | None]:
-        """The first rows of `numbers`, ascending, that have the same columns, and how many they are; None where they
-        are gone, or cannot be decoded, which sets their file aside."""
-        count = 0
+        """The first rows of `numbers`, ascending, that have the same columns and take about ROWS_NBYTES at most, and
+        how many they are; None where they are gone, or cannot be decoded, which sets their file aside."""
+        count, left_nbytes = 0, ROWS_NBYTES
         tables: list[pa.Table] = []
         for first, segment in journal.since(numbers[0]):
             mine = [number - first for number in numbers[count:] if number < first + segment.rows]
             if not mine:
                 break
-            rows = self._rows(segment.where["file"], mine)
+            rows = self._rows(segment.where["file"], mine, left_nbytes)
             if rows is None:
                 if not tables:
                     return len(mine), None
@@ -123,18 +125,27 @@ class RecordingFolder:
             if tables and not rows.schema.equals(tables[0].schema, check_metadata=True):
                 break
             tables.append(rows)
-            count += len(mine)
-            if count == len(numbers):
+            count += len(rows)
+            left_nbytes -= rows.nbytes
+            if count == len(numbers) or len(rows) < len(mine) or left_nbytes <= 0:
                 break
         return count, pa.concat_tables(tables).combine_chunks()
 
-    def _rows(self, name: str, rows: Sequence[int]) -> pa.Table | None:
-        """Rows of a file with all columns; None where it is gone, is damaged, or takes too much memory."""
+    def _rows(self, name: str, rows: Sequence[int], most_nbytes: int) -> pa.Table | None:
+        """The first of these rows of a file that take about so much; None where it is gone, is damaged, or takes too
+        much memory."""
         path = self._folder / name
         if not path.is_file():
             return None
         try:
-            return pa.Table.from_batches(list(DECODERS.rows(path, rows)))
+            batches: list[pa.RecordBatch] = []
+            with contextlib.closing(DECODERS.rows(path, rows)) as found:
+                for batch in found:
+                    batches.append(batch)
+                    most_nbytes -= batch.nbytes
+                    if most_nbytes <= 0:
+                        break
+            return pa.Table.from_batches(batches)
         except (BadInput, pa.ArrowException) as error:
             if path.is_file():
                 self._files.set_aside(name, str(error))

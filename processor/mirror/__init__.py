@@ -5,7 +5,10 @@ counted_store        the same, counted
 version_copy         files of one version, copied and known
 version_claim        who writes a version into the store
 mirrored_place       one version: brought here, sent there
-mirror               what the store has, kept in a folder by a thread that looks all the time
+mirror               what the store has, kept in a folder by threads that look all the time
+listing              models, versions and labels, listed
+empty_names          names without a version, asked for now and then
+troubles             what is wrong in the store, told once
 eviction             what of it may go where it takes more than it may
 mirrored_repository  the repository as the engine sees it
 repositories         a repository by its address

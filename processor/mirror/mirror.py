@@ -1,4 +1,4 @@
-"""The mirror of a repository that lives in an object store: a folder of models, and one thread that keeps it fresh.
+"""The mirror of a repository that lives in an object store: a folder of models, and what keeps it fresh.
 
 The store has the repository's own layout below its prefix, and beside it `.hint`, an object with random content that
 whoever commits a version, a label or another manifest replaces.
@@ -7,16 +7,16 @@ Invariants
 - What the folder shows is what the store had when it was last asked: a version's folder comes with its manifest, its
   tables when somebody is about to load it. A version that is gone in the store goes here too; who serves it has its
   files mapped and goes on.
-- In a server one thread asks, follow() starts it; whoever reads the folder then waits for no network. A beat each
-  BEAT_S asks for the hint and for the next record of each version that is read, by its name. What takes a listing is
-  asked when the hint has changed, and every LIST_S. Before follow(), and in writers, who reads asks.
+- In a server two threads ask, follow() starts them; whoever reads the folder then waits for no network. A beat each
+  BEAT_S asks for the hint and for the next record of each version that is read, by its name. What takes a listing
+  (processor.mirror.listing) is the other thread's, when the hint has changed and every half a minute: however long it
+  takes, records come. Before follow(), and in writers, who reads asks.
 - An outage changes nothing here: the last state stays, seen_s() tells how old it is, and the next beat asks again.
 - What is wrong with one model, version or file in the store keeps nobody from the others, and is told once.
 - Where signatures are asked for, nothing of a version is brought but its manifest until a trusted key has signed that.
 
-Cost of a beat: a request for the hint, one for each followed version; each second four more for each version.
-A listing: three requests for each model that is wanted, AT_ONCE at a time. What walks the folder does so a hundredth of
-the time at most.
+Cost of a beat: a request for the hint, one for each followed version; each second four more for each version. What
+walks the folder does so a hundredth of the time at most.
 
 Refused: notifications of the store (each has its own, none has all, and what was missed has to be found anyway); one
 asker for all servers of a machine (who ends with it, and what it is asked for, cost more than the requests).
@@ -33,20 +33,18 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from processor.chain.chain_record import CHAIN
-from processor.errors import BadInput, Corrupt, FreshetError, NotReady, shortage
+from processor.errors import Corrupt, FreshetError, NotReady, shortage
 from processor.mirror.counted_store import CountedStore
 from processor.mirror.eviction import evict, total_nbytes
+from processor.mirror.listing import RepositoryListing, end_place
 from processor.mirror.mirrored_place import MirroredPlace
-from processor.mirror.version_copy import AT_ONCE, KnownFiles
+from processor.mirror.troubles import Troubles
 from processor.package.keyring import NO_KEYS
-from processor.package.manifest import NAME
-from processor.package.repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC, VERSION
 from processor.package.version import DELTAS, MANIFEST
 from processor.standing_thread import COME_S, spawn
 
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("freshet.mirror")
 
 HINT = ".hint"
-BEAT_S, CHECK_S, EVICT_S, LIST_S = 0.25, 1.0, 10.0, 30.0
+BEAT_S, CHECK_S, EVICT_S = 0.25, 1.0, 10.0
 FOLLOWED_S, KEPT_S = 60.0, 2 * 3600.0
 """A version is followed for so long after somebody has last looked at its chain, and its files are kept for so long
 after they were last needed, unless somebody says sooner that they are not."""
@@ -87,23 +85,23 @@ class Mirror:
         root.mkdir(parents=True, exist_ok=True)
         self.root, self.store, self.serving, self._now_s = root, CountedStore(store, now_s), serving, now_s
         self.most_nbytes = most_nbytes or shutil.disk_usage(root).total // 2
-        self.nbytes, self._wanted = 0, frozenset(models)
-        self.following = self.listed = False
+        self.nbytes = 0
+        self.following = False
         self.keyring = NO_KEYS
         """Whom what is brought has to be signed by."""
         self._places: dict[tuple[str, int], MirroredPlace] = {}
         self._making = threading.RLock()
         self._preparing: dict[tuple[str, int], Preparation] = {}
-        self._hint_etag, self._kept = "", KnownFiles()
-        self._told_of: set[str] = set()
-        self._wrong: dict[str, str] = {}
-        self._seen_s, self._out = now_s(), False
-        # What one version could not be asked for, although the store answers.
-        self._late: NotReady | None = None
-        self._listed_s = self._checked_s = self._tidied_s = -1e9
+        self._troubles = Troubles(self._answers)
+        self.listing = RepositoryListing(self.store, root, self.place, self._troubles, models, now_s)
+        # The hint as of the newest beat, and as of the newest listing that came to its end.
+        self._hint_etag = self._listed_etag = ""
+        self._listing_ended, self._list_now = False, threading.Event()
+        self._seen_s, self._out, self._told_full = now_s(), False, False
+        self._checked_s = self._tidied_s = -1e9
         self._rest_s = EVICT_S
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def place(self, model: str, number: int) -> MirroredPlace:
         """The one place of a version in this process."""
@@ -168,92 +166,49 @@ class Mirror:
         running.check()
         return True
 
-    # What there is.
-
-    def list_models(self) -> None:
-        """Has a folder for each model, and for no other; see list_versions()."""
-        found = [folder.name for folder in self.root.iterdir() if folder.is_dir()]
-        try:
-            found = self.store.folders("")
-        except BadInput as error:
-            # A bucket that is not there, or names that no listing can hold.
-            if not found:
-                raise
-            self._tell_wrong(HINT, str(error))
-        names = [name for name in found if NAME.fullmatch(name) and not name.startswith(".")]
-        wanted = [name for name in names if not self._wanted or name in self._wanted]
-        with ThreadPoolExecutor(AT_ONCE, "freshet-mirror") as pool:
-            list(pool.map(lambda name: self._alone(name, partial(self.list_versions, name)), wanted))
-        self.listed = True
-        for folder in self.root.iterdir():
-            if folder.is_dir() and NAME.fullmatch(folder.name) and folder.name not in names:
-                self._end(folder.name, _versions(folder))
-                with contextlib.suppress(OSError):
-                    (folder / LABELS).unlink(missing_ok=True)
-                    (folder / TRAFFIC).unlink(missing_ok=True)
-                    folder.rmdir()
-
-    def list_versions(self, model: str) -> None:
-        """Has the manifest of each version of a model, and of no other, and its labels and traffic."""
-        numbers = [int(name) for name in self.store.folders(model) if VERSION.fullmatch(name)]
-        folder = self.root / model
-        if numbers:
-            folder.mkdir(exist_ok=True)
-        for number in numbers:
-            place = self.place(model, number)
-            self._alone(f"{place.key}/{MANIFEST}", partial(self._show, place))
-        # One that was committed since the listing is not gone.
-        self._end(model, (n for n in _versions(folder) if n not in numbers))
-        for name in (LABELS, TRAFFIC):
-            self._alone(f"{model}/{name}", partial(self.bring_kept, f"{model}/{name}"))
-
-    def _show(self, place: MirroredPlace) -> None:
-        if not place.followed and not place.bring_manifest():
-            self._tell_of(place)
-
-    def bring_kept(self, name: str) -> None:
-        """Brings a file that is replaced in its place: labels, traffic."""
-        path = self.root / name
-        found = self.store.get(name, MAX_KEPT_NBYTES, self._kept.etag(path))
-        if found is None:
-            path.unlink(missing_ok=True)
-        elif not found.unchanged:
-            path.parent.mkdir(exist_ok=True)
-            self._kept.put(path, found)
-
-    def _end(self, model: str, numbers: Iterable[int]) -> None:
-        for number in list(numbers):
-            place = self.place(model, number)
-            if self.store.head(f"{place.key}/{MANIFEST}") is None:
-                place.followed = False
-                place.wipe()
-                place.ended = True
-
-    def _tell_of(self, place: MirroredPlace) -> None:
-        if place.key not in self._told_of and self.store.head(f"{place.key}/{SAVED_MODEL}") is not None:
-            self._told_of.add(place.key)
-            log.warning("%s: a SavedModel in an object store is not imported: `freshet import` does it", place.key)
-
     # Following.
 
     def follow(self) -> None:
         """Starts the thread."""
-        if self._thread is None:
+        if not self._threads:
             self.following = True
             with self._making:
                 for place in self._places.values():
                     place.followed = place.known >= 0
-            self._thread = threading.Thread(target=self._run, name="freshet-mirror", daemon=True)
-            self._thread.start()
+            for name, run in (("freshet-mirror", self._run), ("freshet-listing", self._run_listings)):
+                self._threads.append(threading.Thread(target=run, name=name, daemon=True))
+                self._threads[-1].start()
 
     def close(self) -> None:
-        """Ends the thread; what it waits for may keep it a moment longer."""
+        """Ends the threads; what they wait for may keep them a moment longer."""
         self._stop.set()
+        self._list_now.set()
         self.following = False
 
     def _run(self) -> None:
         while not self._stop.wait(BEAT_S * random.uniform(0.8, 1.2)):
             self.beat()
+            if self.listing_due():
+                self._list_now.set()
+
+    def _run_listings(self) -> None:
+        while self._list_now.wait() and not self._stop.is_set():
+            self._list_now.clear()
+            if self.listing_due():
+                self.list_all()
+
+    def listing_due(self) -> bool:
+        """Whether it is time for a listing."""
+        return self.listing.due(self._now_s(), self._hint_etag != self._listed_etag)
+
+    def list_all(self) -> None:
+        """Lists the repository, with what is followed first; does not raise. The next beat takes what has gone."""
+        etag = self._hint_etag
+        with self._making:
+            followed = {place.model for place in self._places.values() if place.followed}
+        if self.listing.look(followed):
+            self._listed_etag = etag
+        self._listing_ended = True
 
     def beat(self) -> None:
         """Asks once for what is new; does not raise."""
@@ -266,12 +221,12 @@ class Mirror:
                 log.warning("%s; what is served stays", error)
             return
         except FreshetError as error:
-            self._tell_wrong("mirror", str(error))
+            self._troubles.tell("mirror", str(error))
             return
         except Exception:
             log.exception("the mirror could not be kept")
             return
-        self._wrong.pop("mirror", None)
+        self._troubles.over("mirror")
         if all_seen:
             self._seen_s = now_s
         if self._out:
@@ -279,52 +234,31 @@ class Mirror:
             log.warning("repository: the object store answers again")
 
     def _look(self, now_s: float) -> bool:
-        """Whether all that is new was seen."""
-        self._late = None
-        followed = self._followed(now_s)
+        """Whether all that is new was seen of what is followed."""
+        while self.listing.gone:
+            end_place(self.listing.gone.popleft())
+        followed, alone = self._followed(now_s), self._troubles.alone
         if now_s - self._tidied_s >= self._rest_s:
             # Before what may fail for want of room.
             self._tidy_timed(now_s)
+        complete = True
         for place in followed:
-            self._alone(place.key, partial(place.advance, self.keyring))
+            complete &= alone(place.key, partial(place.advance, self.keyring))
         behind = any(place.behind for place in followed)
         hint = self._hint()
-        fresh = hint is not None and not hint.unchanged
-        if fresh or now_s - self._listed_s >= LIST_S:
-            self.list_models()
+        if hint is not None:
+            self._hint_etag = hint.etag
+        if self._listing_ended:
+            self._listing_ended = False
             for place in followed:
-                self._alone(f"{place.key}/{MANIFEST}", place.bring_manifest)
-            self._listed_s = now_s
-            if hint is not None:
-                self._hint_etag = hint.etag
+                complete &= alone(f"{place.key}/{MANIFEST}", partial(_manifest, place))
         if now_s - self._checked_s >= CHECK_S:
             self._checked_s = now_s
             for place in followed:
                 if not self.keyring.trusts:
-                    self._alone(f"{place.key}/{DELTAS}", place.look_at_next_dropped)
-                self._alone(f"{place.key}/{CHAIN}", place.patrol)
-        if self._late is not None:
-            raise self._late
-        return not behind
-
-    def _alone(self, name: str, act: Callable[[], object]) -> None:
-        """What is wrong with one model, version or file keeps nobody from the others; an outage does. Told once."""
-        try:
-            act()
-            self._wrong.pop(name, None)
-        except NotReady as error:
-            if not self._answers():
-                raise
-            self._late = error
-            self._tell_wrong(name, str(error))
-        except Exception as error:
-            known = str(error) if isinstance(error, FreshetError) else getattr(error, "strerror", "")
-            self._tell_wrong(name, known or type(error).__name__, traceback=not known)
-
-    def _tell_wrong(self, name: str, why: str, traceback: bool = False) -> None:
-        if self._wrong.get(name) != why:
-            self._wrong[name] = why
-            log.error("%s: cannot be followed: %s", name, why, exc_info=traceback)
+                    complete &= alone(f"{place.key}/{DELTAS}", place.look_at_next_dropped)
+                complete &= alone(f"{place.key}/{CHAIN}", place.patrol)
+        return complete and not behind
 
     def _answers(self) -> bool:
         """Whether the store does, for what everybody needs."""
@@ -371,8 +305,8 @@ class Mirror:
         with self._making:
             mine = [place for place in self._places.values() if place.leased]
         self.nbytes -= evict(self.root, mine, wanted)
-        if self.nbytes > self.most_nbytes and "" not in self._told_of:
-            self._told_of.add("")
+        if self.nbytes > self.most_nbytes and not self._told_full:
+            self._told_full = True
             log.warning(
                 "mirror_bytes: what is served takes %d bytes of the mirror, more than %d", self.nbytes, self.most_nbytes
             )
@@ -430,8 +364,5 @@ class Preparation:
             raise self._error
 
 
-def _versions(folder: Path) -> list[int]:
-    try:
-        return [int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name)]
-    except OSError:
-        return []
+def _manifest(place: MirroredPlace) -> None:
+    place.bring_manifest()

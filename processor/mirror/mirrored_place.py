@@ -76,7 +76,7 @@ class MirroredPlace:
     ) -> None:
         """told: called when something was written that others find by its name only; wrote: when anything was.
         lenient: where the store cannot be reached, what lies in the folder counts."""
-        self.folder, self.key = root / model / str(number), f"{model}/{number}"
+        self.model, self.folder, self.key = model, root / model / str(number), f"{model}/{number}"
         self._store, self._told, self._wrote, self._now_s, self._lenient = store, told, wrote, now_s, lenient
         self._here, self._copy = FolderPlace(self.folder), VersionCopy(store, self.folder, self.key)
         self._naming = threading.RLock()

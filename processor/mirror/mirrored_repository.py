@@ -22,12 +22,12 @@ class MirroredRepository(Repository):
         self.mirror = mirror
 
     def models(self) -> list[str]:
-        self._asked(self.mirror.list_models)
+        self._asked(self.mirror.listing.models)
         return super().models()
 
     def versions(self, model: str) -> list[int]:
         check_name(model, "model")
-        self._asked(lambda: self.mirror.list_versions(model))
+        self._asked(lambda: self.mirror.listing.versions(model, strict=True))
         return super().versions(model)
 
     def reader(self, model: str, number: int) -> VersionReader:
@@ -55,6 +55,9 @@ class MirroredRepository(Repository):
     def seen_s(self) -> float:
         return self.mirror.seen_s()
 
+    def concern(self) -> str:
+        return self.mirror.listing.concern() if self.mirror.following else ""
+
     def follow(self) -> None:
         self.mirror.follow()
 
@@ -62,7 +65,7 @@ class MirroredRepository(Repository):
         self.mirror.close()
 
     def _kept(self, model: str, name: str) -> dict[str, Any]:
-        self._asked(lambda: self.mirror.bring_kept(f"{model}/{name}"))
+        self._asked(lambda: self.mirror.listing.kept(f"{model}/{name}"))
         return super()._kept(model, name)
 
     def _put(self, name: str, data: bytes) -> None:
@@ -77,7 +80,7 @@ class MirroredRepository(Repository):
         try:
             if not self.mirror.following:
                 act()
-            elif not self.mirror.listed:
+            elif not self.mirror.listing.listed:
                 raise NotReady("repository: the object store has not answered yet")
         except NotReady:
             if not self.mirror.serving or not super().models():

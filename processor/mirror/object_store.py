@@ -9,20 +9,29 @@ Invariants
   first), two retries within 2 s. Who asks decides whether to ask again. What the store refuses (credentials, 403) is
   NotReady too: a role whose key is just being renewed must not end what is served.
 - Messages are one line without URLs, keys and what the library says, which may carry a signed URL.
-- Bytes of others: what is read into memory has a bound, and so has a download; both are looked at before the body is.
+- Bytes of others: what is read into memory has a bound, and so has a download. Both are looked at before the body is,
+  and counted as it comes: what a store says of a body's length may be wrong.
+- A listing ends: after LISTING_S for the next thousand keys, or for all folders, after MAX_NAMES of these and MAX_KEYS
+  of those, and where names come again (a page's token that the store has given before). Beyond it is an outage. A name
+  is of MAX_KEY_NBYTES at most, as S3's are.
 
 Cost: get, head, create, put: one request each (a put of more than PART_NBYTES one a part, and two); folders one for
 each thousand names, delete one for each thousand keys on S3. Threads share a store: nothing is locked while one waits.
 It does not survive a fork: open a store in the process that uses it.
+
+What is not bounded but in time: the bytes of one page of a listing, and how many pages are empty. The library reads
+pages by itself and tells of none.
 
 Refused: fsspec, whose s3fs knows no conditional creation and brings an event loop (docs/decisions/0073).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -33,7 +42,7 @@ from processor.errors import BadInput, Corrupt, FreshetError, NotReady
 from processor.extras import needed
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
+    from obstore import GetOptions, GetResult
     from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Bucket
 
@@ -43,6 +52,7 @@ CONNECT_S, PATIENCE_S, RETRY_S, RETRIES = 1.0, 3.0, 2.0, 2
 WHOLE_S, BRIEF, BRIEF_NBYTES = 86_400.0, 10, 1 << 20
 PART_NBYTES, CHUNK_NBYTES, SLOWEST_NBYTES_PER_S = 8 << 20, 4 << 20, 1 << 20
 MAX_GET_NBYTES = 64 << 20
+LISTING_S, MAX_NAMES, MAX_KEYS, MAX_KEY_NBYTES = 10.0, 100_000, 10_000_000, 1024
 DELETED_AT_ONCE = 1000
 _ADDRESS = re.compile(r"([a-z0-9+.-]+)://([^/?#@\s]+)(/[^?#]*)?")
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
@@ -122,8 +132,7 @@ class ObjectStore:
         def read() -> Found:
             client = self._brief() if limit <= BRIEF_NBYTES else self._asking()
             reply = client.get(_key(key), options={"if_none_match": etag} if etag else {})
-            self._check_size(key, reply.meta["size"], limit)
-            return Found(bytes(reply.bytes()), reply.meta["e_tag"] or "")
+            return Found(self._body(key, reply, limit), reply.meta["e_tag"] or "")
 
         try:
             return self._found(read)
@@ -161,7 +170,7 @@ class ObjectStore:
             options: GetOptions = {"range": (start, start + nbytes)}
             if etag:
                 options["if_match"] = etag
-            return bytes(self._asking().get(_key(key), options=options).bytes())
+            return self._body(key, self._asking().get(_key(key), options=options), nbytes, partial=True)
 
         try:
             if (data := self._found(read)) is not None:
@@ -214,11 +223,13 @@ class ObjectStore:
     def folders(self, prefix: str) -> list[str]:
         """Names directly below a prefix that hold objects, ascending; what is below them is not listed."""
 
-        def look() -> list[str]:
-            found = self._brief().list_with_delimiter(prefix.strip("/") or None)
-            return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found["common_prefixes"])
+        from obstore import list_with_delimiter_async
 
-        return self._must(look)
+        found = self._listed(lambda: list_with_delimiter_async(self._brief(), prefix.strip("/") or None))
+        prefixes, objects = found["common_prefixes"], found["objects"]
+        if len(prefixes) + len(objects) > MAX_NAMES:
+            raise NotReady(self._line(f"it lists more than {MAX_NAMES} names where folders are"))
+        return sorted({str(name).rstrip("/").rpartition("/")[2] for name in prefixes})
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Every key below a prefix, ascending where the store sorts: everything is listed, a thousand a request."""
@@ -227,9 +238,39 @@ class ObjectStore:
 
     def entries(self, prefix: str) -> Iterator[ObjectEntry]:
         """What keys() lists, with sizes and etags."""
-        listing = iter(self._must(lambda: self._brief().list(prefix.strip("/") or None, chunk_size=1000)))
-        while chunk := self._must(lambda: next(listing, None)):
+        listing = self._must(lambda: self._brief().list(prefix.strip("/") or None, chunk_size=1000))
+        count, last = 0, ""
+        while chunk := self._listed(lambda: anext(listing, None)):
+            count += len(chunk)
+            if chunk[-1]["path"] == last:
+                raise NotReady(self._line("its listing goes round in a circle"))
+            last = chunk[-1]["path"]
+            if count > MAX_KEYS or max(len(meta["path"]) for meta in chunk) > MAX_KEY_NBYTES:
+                wanted = f"{MAX_KEYS} names of {MAX_KEY_NBYTES} bytes"
+                raise NotReady(self._line(f"it lists more than {wanted}"))
             yield from (ObjectEntry(meta["path"], meta["size"], meta["e_tag"] or "") for meta in chunk)
+
+    def _listed(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What a part of a listing gives, or an outage after LISTING_S: a task can be ended, a call cannot."""
+
+        async def bounded() -> T:
+            try:
+                async with asyncio.timeout(LISTING_S):
+                    return await ask()
+            except TimeoutError:
+                raise NotReady(self._line(f"a listing has not ended within {LISTING_S:g} s")) from None
+
+        return self._must(lambda: _run_alone(bounded))
+
+    def _body(self, key: str, reply: GetResult, limit: int, partial: bool = False) -> bytes:
+        """The bytes of a reply, counted as they come. partial: they are a part of the object."""
+        if not partial:
+            self._check_size(key, reply.meta["size"], limit)
+        data = bytearray()
+        for chunk in reply.stream(min_chunk_size=min(limit, CHUNK_NBYTES)):
+            self._check_size(key, len(data) + len(chunk), limit)
+            data += memoryview(chunk)
+        return bytes(data)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes objects; one that is not there is no error."""
@@ -351,9 +392,21 @@ class ObjectStore:
         return f"{self._what}: the object store cannot be reached: {reason}"
 
 
+def _run_alone(act: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Runs a coroutine to its end, also for a caller whose thread has a loop, as a notebook's has."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(act())
+    with ThreadPoolExecutor(1, "freshet-listing") as pool:
+        return pool.submit(lambda: asyncio.run(act())).result()
+
+
 def _key(key: str) -> str:
     if not key or key.startswith("/"):
         raise BadInput("a key of an object, relative and not empty, wanted")
+    if len(key.encode(errors="replace")) > MAX_KEY_NBYTES:
+        raise BadInput(f"expected a key of an object of at most {MAX_KEY_NBYTES} bytes, got a longer one")
     return key
 
 

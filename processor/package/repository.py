@@ -159,6 +159,11 @@ class Repository:
             self._seen_at_s = now_s
         return now_s - self._seen_at_s
 
+    def concern(self) -> str:
+        """Why new models, versions and labels are not seen, although what is served is sound; "" where they are. The
+        same words for as long as it lasts."""
+        return ""
+
     def follow(self) -> None:
         """From now on somebody looks for what is new all the time, and who reads does not wait for a network."""
 

@@ -211,10 +211,11 @@ class ModelHost(ABC):
 
     @property
     def concerns(self) -> tuple[str, ...]:
-        """What keeps something that is there from being served, a line for each version. It makes no server unready: a
-        refused delta is refused by every replica, and what each serves is sound. Who would rather have no answer than
-        an old one sets max_staleness_s."""
-        return tuple(
+        """What keeps something that is there from being served: a line of the repository, where it cannot be listed,
+        and one for each version. It makes no server unready: a refused delta is refused by every replica, and what each
+        serves is sound. Who would rather have no answer than an old one sets max_staleness_s."""
+        repository = (concern,) if (concern := self.repository.concern()) else ()
+        return repository + tuple(
             f"model {name!r} version {number}: {status.state}: {status.reason}"
             for name, model in sorted(self._models.items())
             for number in sorted(model.served)

@@ -14,11 +14,8 @@ connection's own socket:
    late says nothing: whoever starves this process starves gRPC's threads as well.
 
 Invariants
-- The frame stands between two frames. The kernel keeps it in one piece, and gRPC writes whole frames: it leaves one
-  unfinished only where the socket's buffer is full, so nothing is written while anything waits to be sent, or more than
-  an eighth of the buffer to be acknowledged.
-- Nothing is written before gRPC's SETTINGS, the first frame of a connection. Who has none has no call either.
-- A descriptor is looked at by a duplicate of it: it cannot become another one between the look and the write.
+- The frame stands between two frames, and after gRPC's SETTINGS (serving.rpc.port_sockets). Who has none has no call
+  either.
 
 A connection whose buffer is never empty enough is left to gRPC's stop. Elsewhere than on Linux all are.
 
@@ -28,31 +25,20 @@ connection's beginning, and cannot be called); a proxy of our own before the por
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
-import fcntl
 import math
 import os
 import select
 import socket
 import struct
-import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from serving.front.backlog import refuse_newcomers
+from serving.rpc.port_sockets import counts_of, is_between_frames, sockets_of, tell, unread_nbytes
 
 TOLD_S = 0.5
 LOOK_S, LATE_S, QUIET_LOOKS = 0.02, 0.06, 5
-FRAME = struct.pack(">HBBBIII", 0, 8, 7, 0, 0, 0x7FFFFFFF, 0)
-# A SETTINGS frame without settings.
-SETTINGS_NBYTES = 9
-# Of struct tcp_info: bytes_acked and bytes_received.
-COUNTS_OFFSET, INFO_NBYTES = 120, 136
-# Bytes that wait to be sent.
-SIOCOUTQNSD = 0x894B
-DESCRIPTORS = "/proc/self/fd"
-FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 async def say_goaway(port: int, begun: Callable[[], int], end_s: float) -> None:
@@ -75,7 +61,7 @@ async def say_goaway(port: int, begun: Callable[[], int], end_s: float) -> None:
 def _tell_all(port: int, told: set[int]) -> bool:
     """Refuses newcomers and tells who is untold; whether anything is under way. told: the inodes of who was told."""
     busy = False
-    for each in _sockets(port):
+    for each in sockets_of(port):
         with each, contextlib.suppress(OSError, struct.error):
             if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 refuse_newcomers(each)
@@ -84,46 +70,9 @@ def _tell_all(port: int, told: set[int]) -> bool:
                 busy |= bool(queue.poll(0))
                 continue
             inode = os.fstat(each.fileno()).st_ino
-            if inode not in told and _is_between_frames(each):
-                each.send(FRAME, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            if inode not in told and is_between_frames(each):
+                tell(each)
                 told.add(inode)
-            _, received = _counts(each)
-            busy |= (inode not in told and received > 0) or _count(each, termios.FIONREAD) > 0
+            _, received = counts_of(each)
+            busy |= (inode not in told and received > 0) or unread_nbytes(each) > 0
     return busy
-
-
-def _sockets(port: int) -> Iterator[socket.socket]:
-    """Duplicates of this process's TCP sockets on that port of its own, connected or not; the caller's to close."""
-    try:
-        numbers = os.listdir(DESCRIPTORS)
-    except OSError:
-        return
-    for number in numbers:
-        with contextlib.suppress(OSError), contextlib.ExitStack() as unwanted:
-            descriptor = os.dup(int(number))
-            unwanted.callback(os.close, descriptor)
-            each = socket.socket(fileno=descriptor)
-            unwanted.pop_all()
-            if each.family in FAMILIES and each.type == socket.SOCK_STREAM and each.getsockname()[1] == port:
-                yield each
-            else:
-                each.close()
-
-
-def _is_between_frames(each: socket.socket) -> bool:
-    """Whether gRPC has begun to write on a connection and is in the middle of nothing."""
-    room, (acked, _) = each.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), _counts(each)
-    return acked >= SETTINGS_NBYTES and not _count(each, SIOCOUTQNSD) and _count(each, termios.TIOCOUTQ) <= room // 8
-
-
-def _counts(each: socket.socket) -> tuple[int, int]:
-    """Bytes that the client has acknowledged, and bytes that came of it."""
-    info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_NBYTES)
-    acked, received = struct.unpack_from("@QQ", info, COUNTS_OFFSET)
-    return acked, received
-
-
-def _count(each: socket.socket, what: int) -> int:
-    number = array.array("i", [0])
-    fcntl.ioctl(each.fileno(), what, number)
-    return number[0]

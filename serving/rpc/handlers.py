@@ -34,6 +34,7 @@ from serving.codecs.wire import Headers
 from serving.front import queries
 from serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
 from serving.request_headers import MODEL_DIGEST, request_id_of
+from serving.rpc.rpc_room import OpenCalls
 from serving.telemetry.logs import AccessLog
 
 log = logging.getLogger("freshet.grpc")
@@ -179,13 +180,21 @@ C = TypeVar("C", RpcCall, RpcExchange)
 
 class Calls:
     """Turns functions into handlers. exchanges: what predictions share. protocol: a service's name in metrics. access:
-    where calls are logged; None for nowhere. guard: asked before a call is answered; None for nobody. A call that is
-    cancelled counts as in flight no longer, though what it asked for may still be computed."""
+    where calls are logged; None for nowhere. answering: the calls of all services that are being answered. guard: asked
+    before a call is answered; None for nobody. A call that is cancelled counts as in flight no longer, though what it
+    asked for may still be computed."""
 
     def __init__(
-        self, exchanges: Exchanges, protocol: str, access: AccessLog | None = None, guard: AccessGuard | None = None
+        self,
+        exchanges: Exchanges,
+        protocol: str,
+        *,
+        answering: OpenCalls,
+        access: AccessLog | None = None,
+        guard: AccessGuard | None = None,
     ) -> None:
         self._exchanges, self._protocol, self._access, self._guard = exchanges, protocol, access, guard
+        self.answering = answering
 
     def guarded(self, name: str, function: Callable[[bytes, C], Awaitable[T]]) -> Callable[[bytes, C], Awaitable[T]]:
         """The function, which is called once the guard has let its call in; where there is no guard, itself."""
@@ -230,12 +239,12 @@ class Calls:
     def _handler(
         self, name: str, function: Callable[[bytes, C], Awaitable[Answer]], begin: Callable[[Any], C]
     ) -> grpc.RpcMethodHandler:
-        answer = self.guarded(name, function)
+        asked = self.guarded(name, function)
 
-        async def handle(data: bytes, context: Any) -> bytes:
+        async def answer(data: bytes, context: Any) -> bytes:
             call = begin(context)
             try:
-                reply, metadata = await answer(data, call)
+                reply, metadata = await asked(data, call)
             except FreshetError as error:
                 told = error
             except asyncio.CancelledError:
@@ -257,6 +266,10 @@ class Calls:
             self._observe(call, name, told.http_status, 0)
             await context.abort(code_of(told), str(told), _retry(told) + echo_of(call.headers))
             raise AssertionError("abort() raises")
+
+        async def handle(data: bytes, context: Any) -> bytes:
+            with self.answering.one(context):
+                return await answer(data, context)
 
         return grpc.unary_unary_rpc_method_handler(handle)
 

@@ -91,14 +91,15 @@ class Inference:
 
     async def _answer_one(self, data: bytes, context: Any) -> tuple[bytes, Generation]:
         """One request of a stream."""
-        exchange = self._calls.begin(context)
-        try:
-            answer = await self._answer_in_stream(data, exchange)
-        except FreshetError as error:
-            exchange.end(error.http_status)
-            raise
-        exchange.end(OK)
-        return answer
+        with self._calls.answering.one(context):
+            exchange = self._calls.begin(context)
+            try:
+                answer = await self._answer_in_stream(data, exchange)
+            except FreshetError as error:
+                exchange.end(error.http_status)
+                raise
+            exchange.end(OK)
+            return answer
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Requests are answered side by side, and their replies sent in the order of the requests."""

@@ -7,9 +7,9 @@ starts them reserves the port, by a socket that is bound and never listens: it m
 keeps it while processes come and go. A process that dies takes its own connections with it and nothing else.
 
 Bounded: a message (max_body_bytes), metadata, streams of a connection, connections (serving.front.holdings), how long
-one may take to begin, be idle, or leave a ping unanswered. A client that pings more often than KEEPALIVE_MIN_MS is
-told to go away, and connects anew. What messages hold all together is not: gRPC reads one a call, and calls are as
-many as connections and streams allow.
+one may take to begin, be idle (less where they run short: serving.rpc.rpc_room), or leave a ping unanswered. A client
+that pings more often than KEEPALIVE_MIN_MS is told to go away, and connects anew. What messages hold all together is
+not: gRPC reads one a call, and calls are as many as connections and streams allow.
 
 TLS is gRPC's own too, and its handshakes, on its threads: 1.2 at least, ALPN h2, each with the newest certificates.
 
@@ -37,6 +37,7 @@ from serving.rpc.handlers import Calls
 from serving.rpc.health import Health
 from serving.rpc.inference import Inference
 from serving.rpc.reflection import Reflection
+from serving.rpc.rpc_room import OpenCalls, RpcRoom
 from serving.rpc.tfs import TensorFlowServing
 from serving.telemetry.logs import AccessLog
 
@@ -45,7 +46,8 @@ MARGIN_NBYTES = 64 << 10
 KEEPALIVE_MIN_MS = 10_000
 MAX_METADATA_NBYTES = 64 << 10
 MAX_STREAMS = 1024
-HANDSHAKE_MS = 20_000
+# As long as a client over HTTP is waited for where connections run short (serving.http.port).
+HANDSHAKE_MS = 3_000
 IDLE_MS = 600_000
 # A peer that has gone without a word is noticed by a ping.
 PING_MS, PONG_MS = 120_000, 20_000
@@ -68,7 +70,7 @@ class RpcPort:
         """address: host:port, reserved. guard: whom every call meets; None for nobody. tls: what clients are
         shown; None where they speak without TLS. The rest: see DataApp."""
         lifecycle, options = exchanges.lifecycle, exchanges.options
-        self._exchanges, self._tls = exchanges, tls
+        self._exchanges, self._tls, most = exchanges, tls, Connections.here().rpc
         self._address, self._shutdown_timeout_s = address, options.shutdown_timeout_s
         self._options = [
             ("grpc.so_reuseport", 1),
@@ -84,9 +86,12 @@ class RpcPort:
             ("grpc.max_concurrent_streams", MAX_STREAMS),
             ("grpc.max_connection_idle_ms", IDLE_MS),
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
-            ("grpc.max_allowed_incoming_connections", Connections.here().rpc),
+            ("grpc.max_allowed_incoming_connections", most),
         ]
-        calls_of = partial(Calls, exchanges, access=access, guard=guard)
+        answering = OpenCalls()
+        self._room = RpcRoom(answering, most)
+        self._keeping: asyncio.Task[None] | None = None
+        calls_of = partial(Calls, exchanges, answering=answering, access=access, guard=guard)
         gate = Gate(options.model_control, "" if guard is not None else options.admin_token)
         services = {
             **TensorFlowServing(lifecycle, calls_of, control, gate).services,
@@ -115,6 +120,7 @@ class RpcPort:
             raise BadInput(f"{self._address}: cannot listen there")
         await server.start()
         self._server, self._port = server, bound
+        self._keeping = asyncio.get_running_loop().create_task(self._room.keep(bound))
 
     async def stop(self, hurry: bool = False) -> None:
         """Accepts nothing more; returns when what was in flight is answered, or too late. hurry: now; also after a call
@@ -124,6 +130,8 @@ class RpcPort:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + (0.0 if hurry else self._shutdown_timeout_s)
         self._health.end()
+        if self._keeping is not None:
+            self._keeping.cancel()
         # A frame of ours cannot go between two of TLS: there clients hear of the end by gRPC's own stop.
         if not hurry and self._tls is None:
             # Half of the time is for what has begun.

@@ -10,6 +10,7 @@ triton_statistics  what Triton's statistics extension says of each model
 tracing            traces of a sample of the requests
 otel               spans to an OpenTelemetry collector
 recorder           a sample of the requests, as Parquet
+recorded_columns   requests as its columns, and back
 recorded_request   one of them, found by its id
 """
 

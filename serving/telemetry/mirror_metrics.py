@@ -28,7 +28,14 @@ def mirror_families(repository: Repository) -> Iterator[Metric]:
         nbytes.add_metric((direction,), count)
     yield from (requests, nbytes)
     yield GaugeMetricFamily(
-        "freshet_store_seen_seconds", "Since the object store was last asked for all that is new.", mirror.seen_s()
+        "freshet_store_seen_seconds",
+        "Since the object store was last asked for all that is new of the versions that are followed.",
+        mirror.seen_s(),
+    )
+    yield GaugeMetricFamily(
+        "freshet_store_listed_seconds",
+        "Since the object store was last listed to the end: new models, versions and labels are seen by that.",
+        mirror.listing.ended_ago_s(),
     )
     yield GaugeMetricFamily("freshet_mirror_bytes", "Disk that the mirror takes.", mirror.nbytes)
     yield GaugeMetricFamily("freshet_mirror_limit_bytes", "Disk that it may take.", mirror.most_nbytes)

@@ -22,7 +22,7 @@ from processor.errors import FreshetError
 from processor.generation import Generation
 from processor.package.manifest import Input
 from processor.package.recording_columns import GENERATION, METADATA, OUTPUT, REQUEST, ROW, TIME
-from serving.telemetry.recorder import request_of
+from serving.telemetry.recorded_columns import request_of
 
 FILES = 256
 MOST_S = 5.0

@@ -1,9 +1,7 @@
 """Requests on disk, a sample of them: Parquet that warms versions, loads servers and trains models.
 
-One row a candidate, whatever form the request had: a column a feature, under its own name, as models.data reads it
-(id int64, float float32, string binary, ids and strings lists of these); a column freshet.input.NAME or
-freshet.input.NAME.COLUMN for each number that a request sends and no such feature is, as where a stage reads it; and
-beside them
+One row a candidate, whatever form the request had: the columns of its inputs (serving.telemetry.recorded_columns), of
+which those that it sent once have their value in its first row and null in the others, and beside them
 
     freshet.request      string    x-request-id, or a number of this process's own
     freshet.row          int32     0 begins a request
@@ -15,7 +13,10 @@ The schema's metadata, under "freshet", says which of them is which column of wh
 together again.
 
 Invariants
-- The request path appends to a bounded queue, or drops and counts; everything else is the thread's.
+- The request path appends to a bounded queue, or drops and counts; everything else is the thread's. What it counts is
+  what the request takes once it is a batch of rows, so memory is bounded: MAX_QUEUED_NBYTES in the queue, and for each
+  model GROUP_NBYTES and one request that wait for their row group, three times while that is written.
+- A request lies in one row group: it begins where freshet.row is 0, and no reader has to look further back.
 - A file appears under its name when it is whole. What a crash takes with it is the file being written: at most
   ROTATE_S or a sixteenth of max_nbytes.
 - The files of one recorder take at most max_nbytes: the oldest go first. A disk that cannot be written costs what is
@@ -34,70 +35,38 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from processor.columns import Column, Ragged, Strings, nbytes_of
+from processor.columns import Column
 from processor.errors import BadInput, FreshetError
 from processor.features.plan import BoundRequest
-from processor.package.manifest import FLOATS, Input, Manifest
-from processor.package.recording_columns import GENERATION, INPUT, METADATA, OUTPUT, REQUEST, ROW, TIME
+from processor.package.manifest import Input, Manifest
+from processor.package.recording_columns import METADATA, ROW
 from processor.sessions.request import Done, PredictReply, PredictRequest
 from processor.versions.replica import Replica
+from serving.telemetry.recorded_columns import RecordedColumns, request_of
 
 log = logging.getLogger("freshet.recording")
 
 MAX_QUEUED, MAX_QUEUED_NBYTES = 4096, 64 << 20
-GROUP_ROWS = 16384
+ID_NBYTES = 16
+"""Of the number in an id that a recorder makes, and of its hyphen."""
+GROUP_ROWS, GROUP_NBYTES = 16384, 8 << 20
+"""A row group is written once it has so many."""
 ROTATE_S = 60.0
 IDLE_S = 1.0
 FILES = 16
-TIMESTAMP = pa.timestamp("us", "UTC")
-TYPES = {
-    "id": pa.int64(),
-    "float": pa.float32(),
-    "string": pa.binary(),
-    "ids": pa.list_(pa.int64()),
-    "floats": pa.list_(pa.float32()),
-    "strings": pa.list_(pa.binary()),
-}
-KINDS = {"int64": ("id", "ids"), "float32": ("float", "floats"), "string": ("string", "strings")}
-"""By an input's dtype: of a column that is no feature, flat and ragged."""
-
-
-class Recorded(NamedTuple):
-    """A column of the file: kind as TYPES has it, column of the input, or -1 where that is all of it."""
-
-    name: str
-    kind: str
-    input: str
-    column: int
-
-
-def recorded(manifest: Manifest) -> list[Recorded]:
-    """The columns that hold a request: every number of every input, those that are a feature under its name."""
-    inputs = {i.name for i in manifest.inputs}
-    columns = [
-        Recorded(f.name, f.kind, f.input, f.column) for f in manifest.features if f.input in inputs and f.kind != FLOATS
-    ]
-    there = {(c.input, max(c.column, 0)) for c in columns}
-    for spec in manifest.inputs:
-        kind = KINDS[spec.dtype][spec.ragged]
-        for at in range(spec.columns or 1):
-            if (spec.name, at) not in there:
-                name = f"{INPUT}{spec.name}.{at}" if spec.columns else f"{INPUT}{spec.name}"
-                columns.append(Recorded(name, kind, spec.name, at if spec.columns else -1))
-    return columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """A request that is to be recorded. nbytes: of its inputs."""
+    """A request that is to be recorded. nbytes: of its rows as a batch."""
 
-    manifest: Manifest
+    columns: RecordedColumns
     inputs: Mapping[str, Column]
     request_id: str
     rows: int
@@ -125,6 +94,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
+        self._columns: dict[str, RecordedColumns] = {}
         self._files: dict[str, _File] = {}
         self._thread = threading.Thread(target=self._run, name="freshet-recorder", daemon=True)
         self._thread.start()
@@ -154,14 +124,18 @@ class Recorder:
         self._thread.join()
 
     def _offer(self, request: PredictRequest, manifest: Manifest, rows: int, reply: PredictReply) -> None:
-        inputs, nbytes = request.inputs, nbytes_of(request.inputs)
+        columns = self._columns.get(manifest.model)
+        if columns is None or columns.manifest is not manifest:
+            columns = self._columns[manifest.model] = RecordedColumns(manifest)
+        texts_nbytes = len(request.request_id.encode()) + len(str(reply.generation)) + len(self._name) + ID_NBYTES
+        nbytes = columns.held_nbytes(request.inputs, rows, texts_nbytes)
         with self._lock:
             if len(self._queue) >= MAX_QUEUED or self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES:
                 self.dropped += 1
                 return
             self._number += 1
             request_id = request.request_id or f"{self._name}-{self._number}"
-            self._queue.append(Kept(manifest, inputs, request_id, rows, reply, time.time(), nbytes))
+            self._queue.append(Kept(columns, request.inputs, request_id, rows, reply, time.time(), nbytes))
             self._queued_nbytes += nbytes
         # Looked at first: setting a set event takes its lock.
         if not self._wake.is_set():
@@ -190,12 +164,13 @@ class Recorder:
             with self._lock:
                 kept = self._queue.popleft()
                 self._queued_nbytes -= kept.nbytes
-            file = self._files.get(kept.manifest.model)
-            if file is None or not file.fits(kept.manifest):
-                self._finish([kept.manifest.model] if file else [])
+            model = kept.columns.manifest.model
+            file = self._files.get(model)
+            if file is None or not file.columns.fit(kept.columns.manifest):
+                self._finish([model] if file else [])
                 self._due += 1
-                stem = f"{kept.manifest.model}-{self._name}-{int(kept.at_s * 1e3)}-{self._due}"
-                file = self._files[kept.manifest.model] = _File(self._folder, stem, kept.manifest)
+                stem = f"{model}-{self._name}-{int(kept.at_s * 1e3)}-{self._due}"
+                file = self._files[model] = _File(self._folder, stem, kept.columns)
             file.add(kept)
             self.requests += 1
             self.rows += kept.rows
@@ -221,29 +196,21 @@ class Recorder:
 
 
 class _File:
-    """One Parquet file being written. nbytes: of its inputs, in memory: more than it takes on disk."""
+    """One Parquet file being written. nbytes: of its rows in memory, more than they take on disk."""
 
-    def __init__(self, folder: Path, stem: str, manifest: Manifest) -> None:
-        self.began_s, self.nbytes = time.monotonic(), 0
+    def __init__(self, folder: Path, stem: str, columns: RecordedColumns) -> None:
+        self.began_s, self.nbytes, self.columns = time.monotonic(), 0, columns
         self._path, self._temporary = folder / f"{stem}.parquet", folder / f".{stem}.tmp"
-        self._manifest = manifest
         self._kept: list[Kept] = []
-        self._waiting_rows = 0
-        self._schema = _schema(manifest)
-        self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
-
-    def fits(self, manifest: Manifest) -> bool:
-        """Whether requests of that manifest have this file's columns."""
-        mine = self._manifest
-        return manifest is mine or (
-            (manifest.inputs, manifest.features, manifest.outputs) == (mine.inputs, mine.features, mine.outputs)
-        )
+        self._waiting_rows = self._waiting_nbytes = 0
+        self._writer = pq.ParquetWriter(self._temporary, columns.schema, compression="zstd")
 
     def add(self, kept: Kept) -> None:
         self._kept.append(kept)
         self.nbytes += kept.nbytes
         self._waiting_rows += kept.rows
-        if self._waiting_rows >= GROUP_ROWS:
+        self._waiting_nbytes += kept.nbytes
+        if self._waiting_rows >= GROUP_ROWS or self._waiting_nbytes >= GROUP_NBYTES:
             self._flush()
 
     def finish(self) -> None:
@@ -258,52 +225,11 @@ class _File:
             self._temporary.unlink()
 
     def _flush(self) -> None:
-        kept, self._kept, self._waiting_rows = self._kept, [], 0
+        kept, self._kept, self._waiting_rows, self._waiting_nbytes = self._kept, [], 0, 0
         if kept:
-            batches = [_batch(k, self._manifest, self._schema) for k in kept]
-            self._writer.write_table(pa.Table.from_batches(batches).combine_chunks())
-
-
-def _schema(manifest: Manifest) -> pa.Schema:
-    about = {
-        "model": manifest.model,
-        "inputs": [asdict(i) for i in manifest.inputs],
-        "features": [column._asdict() for column in recorded(manifest)],
-        "outputs": [asdict(o) for o in manifest.outputs],
-    }
-    fields = [(REQUEST, pa.string()), (ROW, pa.int32()), (TIME, TIMESTAMP), (GENERATION, pa.string())]
-    fields += [(c.name, TYPES[c.kind]) for c in recorded(manifest)]
-    fields += [(OUTPUT + o.name, pa.float32() if o.columns == 1 else pa.list_(pa.float32())) for o in manifest.outputs]
-    return pa.schema(fields, {METADATA: json.dumps(about).encode()})
-
-
-def _batch(kept: Kept, manifest: Manifest, schema: pa.Schema) -> pa.RecordBatch:
-    n, inputs = kept.rows, {i.name: i for i in manifest.inputs}
-    columns: list[Any] = [
-        pa.array([kept.request_id] * n),
-        pa.array(np.arange(n, dtype=np.int32)),
-        pa.array(np.full(n, int(kept.at_s * 1e6)), pa.int64()).cast(TIMESTAMP),
-        pa.array([str(kept.reply.generation)] * n),
-    ]
-    columns += [_values(kept.inputs[c.input], c, inputs[c.input], n) for c in recorded(manifest)]
-    for output in manifest.outputs:
-        scores = kept.reply.outputs[output.name]
-        columns.append(pa.array(scores[:, 0]) if output.columns == 1 else pa.array(list(scores)))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _values(column: Column, feature: Recorded, spec: Input, rows: int) -> pa.Array:
-    """A column's values of all rows, those that were sent once repeated."""
-    if isinstance(column, Ragged):
-        flat = column.values.tolist()
-        at = column.row_splits.tolist()
-        lists = [flat[a:b] for a, b in zip(at, at[1:])]
-        return pa.array(lists * rows if len(lists) == 1 else lists, TYPES[feature.kind])
-    if isinstance(column, Strings):
-        strings = column.tolist()[max(feature.column, 0) :: spec.columns or 1]
-        return pa.array(strings * rows if len(strings) == 1 else strings, TYPES[feature.kind])
-    values = column.reshape(len(column), -1)[:, max(feature.column, 0)]
-    return pa.array(np.repeat(values, rows) if len(values) == 1 else np.ascontiguousarray(values), TYPES[feature.kind])
+            batches = [self.columns.batch(k.inputs, k.rows, k.request_id, k.reply, k.at_s) for k in kept]
+            table = pa.Table.from_batches(batches).combine_chunks()
+            self._writer.write_table(table, row_group_size=len(table))
 
 
 def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -> list[dict[str, Column]]:
@@ -347,31 +273,3 @@ def _requests(
         rest = table.slice(starts[-1]) if starts else table
     if rest is not None and len(rest):
         yield request_of(rest, features, inputs)
-
-
-def request_of(table: pa.Table, features: list[dict[str, Any]], inputs: Sequence[Input]) -> dict[str, Column]:
-    """One request, of the rows of a file that are its own. features, inputs: as the file's metadata has them."""
-    n = len(table)
-    made: dict[str, Column] = {}
-    for spec in inputs:
-        mine = [(max(f["column"], 0), table[f["name"]]) for f in features if f["input"] == spec.name]
-        width = spec.columns or 1
-        if spec.ragged:
-            rows = mine[0][1].to_pylist() if mine else [[] for _ in range(n)]
-            made[spec.name] = Ragged(
-                Strings.of([v for row in rows for v in row])
-                if spec.dtype == "string"
-                else np.array([v for row in rows for v in row], np.dtype(spec.dtype)),
-                np.cumsum([0, *map(len, rows)], dtype=np.int64),
-            )
-        elif spec.dtype == "string":
-            flat = [b""] * (n * width)
-            for at, column in mine:
-                flat[at::width] = column.to_pylist()
-            made[spec.name] = Strings.of(flat)
-        else:
-            values = np.zeros((n, width), np.dtype(spec.dtype))
-            for at, column in mine:
-                values[:, at] = column.to_numpy()
-            made[spec.name] = values if spec.columns else values[:, 0]
-    return made

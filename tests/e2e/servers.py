@@ -36,11 +36,14 @@ def free_port() -> int:
 class LiveServer:
     """One running `freshet serve`; a context manager that ends it in an orderly way."""
 
-    def __init__(self, repository, *options, log, env=None):
+    def __init__(self, repository, *options, log, env=None, descriptors=0):
+        """descriptors: that it may have; 0 for as many as this process."""
         self.http_port, self.grpc_port, self.admin_port = free_port(), free_port(), free_port()
         command = [sys.executable, "-m", "freshet_serving", "serve", "--repository", str(repository)]
         command += ["--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)]
         command += ["--admin-port", str(self.admin_port), *options]
+        if descriptors:
+            command = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *command]
         self._log_path = log
         with open(log, "a") as out:
             self.process = subprocess.Popen(command, stdout=out, stderr=out, env=env)

@@ -17,6 +17,8 @@ import time
 import numpy as np
 
 ANSWER_S = 20.0
+# An HTTP/2 client's first words: the preface, and SETTINGS without settings.
+RPC_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 PREDICT, INFER = b"/v1/models/small:predict", b"/v2/models/small/infer"
 
 
@@ -144,6 +146,13 @@ def rows_within_limits(size):
     return _rows((1000, 20_000, 65_000)[size])
 
 
+def list_for_all(size):
+    """One user's long list for many candidates: small to send, and large for whoever repeats it for each of them."""
+    count = (1000, 5000, 15_000)[size]
+    body = b'{"inputs":{"user":[%b1],"tags":[[%b"a"]],"floats":[[1,2,3,4]]}}' % (b"1," * 19_999, b'"a",' * count)
+    return post(PREDICT, gzip.compress(body, 9), b"content-encoding: gzip")
+
+
 def small_chunks(size):
     """A body in chunks of two bytes."""
     body = b'{"instances":[' + b"1," * (100, 20_000, 1_000_000)[size] + b"1]}"
@@ -228,6 +237,15 @@ def left_open(server, draw, held):
     return "open"
 
 
+def idle_rpc(server, draw, held):
+    """A gRPC connection that has said its first words and says nothing more."""
+    sock = connect(server.grpc_port)
+    held.append(sock)
+    with contextlib.suppress(OSError):
+        sock.sendall(RPC_PREFACE)
+    return "open"
+
+
 def deaf(server, draw, held):
     """Many requests behind each other whose replies nobody reads."""
     sock = connect(server.http_port)
@@ -274,13 +292,13 @@ REQUESTS = {
     made.__name__: made
     for made in (
         bomb, empty_lists, nesting, not_numbers, one_long_string, many_names, many_ids, ids_within_limits, many_rows,
-        rows_within_limits, small_chunks, many_headers, infinite, elsewhere,
+        rows_within_limits, list_for_all, small_chunks, many_headers, infinite, elsewhere,
     )
 }  # fmt: skip
 """Whole requests to the data port, by how large they are: 0, 1, 2."""
 
 EXCHANGES = (long_head, smuggled, garbage, torn, half_closed, bad_upload, bad_admin)
-LEFT = (left_open, deaf)
+LEFT = (left_open, idle_rpc, deaf)
 """Exchanges whose connections stay open."""
 
 

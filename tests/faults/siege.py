@@ -4,6 +4,8 @@ For each request of tests.faults.hostile, at its largest: clients ask at a stead
 attackers that send that request again and again, each when its last one is answered, and with the same attackers
 sending the same to a sink, a process beside the server that reads it and throws it away: what the cores are kept busy
 with whoever reads. What is seen: how attackers are answered and how late, the clients' p99, memory, workers lost.
+
+And for a server of few descriptors: how long its gRPC port is kept from a client by connections that say nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -32,10 +35,12 @@ from tests.packages import write_package
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 ATTACKERS, CLIENTS, PAUSE_S = (1, 4), 4, 0.02
 SECONDS = 2.5
-SETUPS = {"default": (), "one process": ALONE}
+SETUPS = {"default": (), "one process": ALONE, "recording": ("--record", "{root}/recordings", "--record-share", "1")}
+"""Options of a server; {root} is its own folder."""
+DESCRIPTORS, CROWD, MAX_WAIT_S = 700, 1500, 10.0
 MAX_RATIO, MAX_NBYTES, MAX_ANSWER_S = 3.0, 300 << 20, 1.0
 # What may be asked for is computed, in slices; the rest is refused at once.
-COMPUTED = ("ids_within_limits", "rows_within_limits")
+COMPUTED = ("ids_within_limits", "rows_within_limits", "list_for_all")
 
 
 class Client(threading.Thread):
@@ -179,6 +184,32 @@ def besiege(server, clients, name, count, sink_port, rounds):
     }
 
 
+def crowded(root):
+    """Seconds until a gRPC client is answered by a server whose connections are all taken by such that are silent, half
+    of them after their first words; MAX_WAIT_S times 6 where it is not."""
+    import grpc
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    write_package(Path(root, "repository"), users=range(20))
+    with (
+        LiveServer(Path(root, "repository"), log=Path(root, "serve.log"), descriptors=DESCRIPTORS) as server,
+        contextlib.ExitStack() as held,
+    ):
+        for n in range(CROWD):
+            with contextlib.suppress(OSError):
+                sock = held.enter_context(hostile.connect(server.grpc_port))
+                sock.sendall(hostile.RPC_PREFACE if n % 2 else b"")
+        began_s = time.monotonic()
+        with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+            live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            with contextlib.suppress(grpc.RpcError):
+                live(b"", timeout=6 * MAX_WAIT_S, wait_for_ready=True)
+        waited_s = time.monotonic() - began_s
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return waited_s
+
+
 def _attacker(name, port):
     """A process that is about to attack a port."""
     command = [sys.executable, "-m", "tests.faults.siege", "--attack", name, "--port", str(port)]
@@ -205,8 +236,9 @@ def held(line):
     return bad
 
 
-def page(found, rounds):
-    """Markdown. found: setup -> (lines, workers lost, clients' requests that failed)."""
+def page(found, rounds, waited_s):
+    """Markdown. found: setup -> (lines, workers lost, clients' requests that failed). waited_s: see crowded(); None
+    where it was not run."""
     lines = [
         "# Hostile requests",
         "",
@@ -232,6 +264,13 @@ def page(found, rounds):
                 f"| {row['slowest_s']:.2f} s | {quiet:.1f} ms | {elsewhere:.1f} ms | {under:.1f} ms "
                 f"| {under / quiet:.1f} | {under / elsewhere:.1f} | {row['more_nbytes'] / 1e6:.0f} MB | {missed} |"
             )
+    if waited_s is not None:
+        lines += [
+            "",
+            f"## {DESCRIPTORS} descriptors, {CROWD} gRPC connections that say nothing",
+            "",
+            f"A gRPC client was answered after {waited_s:.1f} s, at most {MAX_WAIT_S:g} s wanted.",
+        ]
     return "\n".join([*lines, ""])
 
 
@@ -253,9 +292,10 @@ def main() -> int:
     words = [word for word in given.only.split(",") if word]
     names = [name for name in hostile.REQUESTS if not words or any(word in name for word in words)]
     found = {}
-    for setup, options in SETUPS.items():
+    for setup, options in SETUPS.items() if names else ():
         with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root, sink() as sink_port:
             write_package(Path(root, "repository"), users=range(20))
+            options = [option.format(root=root) for option in options]
             with LiveServer(Path(root, "repository"), *options, log=Path(root, "serve.log")) as server:
                 before = tree(server.process.pid)
                 clients = [Client(server, n) for n in range(CLIENTS)]
@@ -270,9 +310,16 @@ def main() -> int:
                 for client in clients:
                     client.stopped.set()
                     client.join()
+    waited_s = None
+    if not words or any(word in "idle_rpc" for word in words):
+        with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root:
+            waited_s = crowded(root)
+        print(f"crowded: {waited_s:.1f} s", flush=True)
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "siege.md").write_text(page(found, given.rounds))
-    print(page(found, given.rounds))
+    (given.out / "siege.md").write_text(page(found, given.rounds, waited_s))
+    print(page(found, given.rounds, waited_s))
+    if waited_s is not None and waited_s > MAX_WAIT_S:
+        return 1
     return 1 if any(lost or failed or any(map(held, rows)) for rows, lost, failed in found.values()) else 0
 
 

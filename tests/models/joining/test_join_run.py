@@ -1,6 +1,7 @@
 """Whole joins of folders under a clock that a test sets: every row once, late ones once more, wherever a kill falls."""
 
 import contextlib
+import json
 import os
 from collections import Counter
 from dataclasses import asdict, replace
@@ -12,11 +13,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from models.data.decoding_child import FRAME_NBYTES
-from models.joining import timed_stream
+from models.joining import recording_folder, timed_stream
 from models.joining.join_run import JoinRun
 from models.joining.join_windows import read_lines
 from models.streams import growing_folder
 from processor.errors import BadInput
+from processor.package.recording_columns import METADATA
 from tests.models.joining.made import BEGAN_S, Place, expected, outcomes, put, recorded_as, recording
 
 
@@ -57,6 +59,28 @@ def test_what_was_recorded_is_there_as_it_was(place):
     made = recording(rows_of(6))
     assert emitted.drop_columns(["freshet.label", "freshet.weight", "freshet.late"]).equals(made)
     assert emitted.schema.metadata[b"freshet"] == made.schema.metadata[b"freshet"]
+
+
+def test_what_a_request_sent_once_is_in_every_row_a_bounded_part_at_a_time(place, monkeypatch):
+    """Recordings have it once, in the request's first row; a row that leaves has it itself."""
+    rows = [("a", n, 0, 0.1) for n in range(9)] + [("b", n, 1, 0.2) for n in range(3)]
+    once = pa.array([[5] * 100, *[None] * 8, [6], None, None], pa.list_(pa.int64()))
+    table = recording(rows, tags=once, user=pa.array([1, *[None] * 8, 2, None, None], pa.int64()))
+    about = {"model": "ctr", "features": [{"name": "tags"}, {"name": "user"}]}
+    put(place.recordings, recorded_as(1), table.replace_schema_metadata({METADATA: json.dumps(about).encode()}))
+    put(place.outcomes, "a", outcomes([("a", 8, 10), ("a", 3, 150), ("b", 2, 10), ("b", 0, 500)]))
+    monkeypatch.setattr(recording_folder, "ROWS_NBYTES", 3000)
+    place.join()
+    files = place.files()
+    found = [row for file in files for row in file.to_pylist()]
+    assert sum(not row["freshet.late"] for row in found) == 12
+    assert {(row["freshet.request"], row["user"], tuple(row["tags"])) for row in found} == {
+        ("a", 1, (5,) * 100), ("b", 2, (6,)),
+    }  # fmt: skip
+    assert sorted((row["freshet.request"], row["freshet.row"]) for row in found if row["freshet.late"]) == [
+        ("a", 3), ("b", 0),
+    ]  # fmt: skip
+    assert max(len(file) for file in files) < 12
 
 
 def test_an_outcome_after_the_window_makes_its_row_a_positive_once_more(place):

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from models.joining import joined_folder as module
 from models.joining.joined_folder import JoinedFolder, labelled, rows_of, seconds
 from processor.errors import BadInput, Corrupt
 from tests.models.joining.made import BEGAN_S, put, recording
@@ -44,6 +45,22 @@ def test_any_rows_of_any_row_groups_in_any_order(tmp_path):
     put(tmp_path, "a", table(50), row_group_size=7)
     rows = np.random.default_rng(2).integers(0, 50, 40).tolist()
     assert rows_of(tmp_path / "a.parquet", rows).equals(table(50).take(rows))
+
+
+def test_rows_come_as_far_as_they_fit_and_at_least_one(tmp_path):
+    put(tmp_path, "a", table(50), row_group_size=7)
+    every = range(50)
+    some = rows_of(tmp_path / "a.parquet", every, table(50).nbytes / 2)
+    assert 10 < len(some) < 40
+    assert some.equals(table(50).slice(0, len(some)))
+    assert rows_of(tmp_path / "a.parquet", every, 0).equals(table(50).slice(0, 1))
+
+
+def test_large_rows_are_in_small_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "GROUP_NBYTES", table(50).nbytes // 10)
+    folder = JoinedFolder(tmp_path)
+    folder.write(labelled(table(50), np.zeros(50), np.ones(50), np.zeros(50, bool)), {})
+    assert 8 < pq.ParquetFile(tmp_path / "0000000001.parquet").metadata.num_row_groups < 15
 
 
 def test_another_parquet_file_under_such_a_name_is_refused(tmp_path):

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+from processor.chain.ledger import Ledger
+from processor.clock import FakeClock
 from processor.mirror.mirror import Mirror
 from processor.mirror.mirrored_repository import MirroredRepository
 from processor.package.manifest import Manifest
 from processor.package.repository import Repository
-from tests.packages import write_package
+from tests.packages import make_delta, write_package
 
 
 def opened(bucket, folder, now=lambda: 0.0, **options):
@@ -26,3 +28,33 @@ def publish(repository, tmp_path, version=1, **options):
             path.write_bytes((source.folder / name).read_bytes())
         writer.commit(Manifest.from_json((source.folder / "model.json").read_bytes()))
     return repository.version("small", version)
+
+
+class Server:
+    """A repository that is followed without threads: beats, with the listings that are due, are the test's."""
+
+    def __init__(self, bucket, folder, **options):
+        self.clock = FakeClock()
+        self.repository = opened(bucket, folder, self.clock.now_s, serving=True, **options)
+        self.mirror = self.repository.mirror
+
+    def load(self, version=1):
+        self.repository.models()
+        self.mirror.following = True
+        self.mirror.prepare("small", version)
+        return Ledger.of(self.repository.reader("small", version))
+
+    def beat(self, after_s=0.3):
+        self.clock.advance(after_s)
+        self.mirror.beat()
+        if self.mirror.listing_due():
+            self.mirror.list_all()
+            self.mirror.beat()
+
+
+def follows(server, trainer, step):
+    """A server goes on with the next delta of model `small`, whatever else there is."""
+    ledger = Ledger.of(server.repository.reader("small", 1))
+    trainer.publish(make_delta(step, [1]))
+    server.beat()
+    return [record.step for record in ledger.look()] == [step]

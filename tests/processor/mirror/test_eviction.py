@@ -24,7 +24,7 @@ def bucket(tmp_path):
 def mirror(bucket, tmp_path):
     """With three versions, of which none is needed."""
     mirror = opened(bucket, tmp_path / "server").mirror
-    mirror.list_models()
+    mirror.listing.models()
     for version in (1, 2, 3):
         mirror.prepare("small", version)
     return mirror

@@ -1,5 +1,7 @@
 """Objects of a real S3 server: created once, read, listed by folder; and what an outage is."""
 
+import asyncio
+import contextlib
 import itertools
 import os
 import socket
@@ -35,7 +37,8 @@ def set_env(monkeypatch, env):
 
 
 class Broken:
-    """A server that acts as it is told: `reply(method, stored)` gives a status, or None to cut the connection."""
+    """A server that acts as it is told: `reply(method, stored, ...)` gives a status, or None to cut the connection, and
+    the body, or what writes the whole reply to a handler."""
 
     def __init__(self, reply):
         objects = self.objects = {}
@@ -46,6 +49,9 @@ class Broken:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 asked.append(self.command)
                 status, data = reply(self.command, objects, self.path, body, self.headers)
+                if callable(data):
+                    data(self)
+                    return
                 if status is None:
                     self.connection.shutdown(socket.SHUT_RDWR)
                     self.close_connection = True
@@ -64,6 +70,7 @@ class Broken:
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
+        self.http.handle_error = lambda *_: None  # connections that were cut
         self.env = {
             "AWS_ACCESS_KEY_ID": "a",
             "AWS_SECRET_ACCESS_KEY": "not-a-secret",
@@ -267,3 +274,98 @@ def test_the_library_is_an_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
     with pytest.raises(BadInput, match=r"^repository s3:// needs obstore, .*freshet-serving\[objects\]"):
         open_store("s3://bucket/x")
+
+
+def page(names, token="", folders=True):
+    """A page of a listing; token: of the next one, "" for none."""
+    below = "<CommonPrefixes><Prefix>p/%s/</Prefix></CommonPrefixes>" if folders else (
+        "<Contents><Key>p/%s</Key><Size>1</Size><ETag>e</ETag>"
+        "<LastModified>2026-11-24T04:00:00.000Z</LastModified></Contents>"
+    )  # fmt: skip
+    more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken>" if token else ""
+    return f"<ListBucketResult>{more}{''.join(below % name for name in names)}</ListBucketResult>".encode()
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """Opens a store whose server gives, for the n-th request, reply(n)."""
+    with contextlib.ExitStack() as open_servers:
+
+        def opened(reply):
+            count = itertools.count()
+            server = open_servers.enter_context(Broken(lambda *_: (200, reply(next(count)))))
+            set_env(monkeypatch, server.env)
+            return open_store("s3://models/p", patience_s=PATIENCE_S), server
+
+        yield opened
+
+
+ENDLESS = {
+    "new names, new tokens": lambda n: page([f"m{n}"], f"t{n}"),
+    "empty pages, one token": lambda n: page([], "t"),
+}
+
+
+@pytest.mark.parametrize("reply", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize(
+    "ask", [lambda store: store.folders(""), lambda store: list(store.keys(""))], ids=["folders", "keys"]
+)
+def test_a_listing_without_end_is_an_outage(broken, monkeypatch, reply, ask):
+    """It never returned, and took the mirror's one thread with it."""
+    monkeypatch.setattr("processor.mirror.object_store.LISTING_S", 0.3)
+    store, server = broken(reply)
+    with pytest.raises(NotReady, match="a listing has not ended within"):
+        ask(store)
+    assert len(server.asked) > 1
+
+
+def test_a_listing_that_goes_round_in_a_circle_is_an_outage(broken):
+    store, _ = broken(lambda n: page([f"k{k:04}" for k in range(1000)], "t", folders=False))
+    with pytest.raises(NotReady, match="round in a circle"):
+        list(store.keys(""))
+
+
+def test_more_names_than_any_repository_has_are_an_outage(broken, monkeypatch):
+    monkeypatch.setattr("processor.mirror.object_store.MAX_NAMES", 2)
+    store, _ = broken(lambda n: page(["a", "b", "c"]))
+    with pytest.raises(NotReady, match="more than 2 names"):
+        store.folders("")
+
+
+def test_a_name_longer_than_any_stores_is_refused_and_not_listed(broken):
+    store, _ = broken(lambda n: page(["a" * 1025], folders=False))
+    with pytest.raises(NotReady, match="names of 1024 bytes"):
+        list(store.keys(""))
+    with pytest.raises(BadInput, match="1024 bytes"):
+        store.head("a" * 1025)
+
+
+def test_a_body_past_what_it_was_said_to_be_is_counted_as_it_comes(broken):
+    """Content-Length said 10, and 400 MB were read into memory before it failed."""
+    sent = []
+
+    def lie(handler):
+        head = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\ntransfer-encoding: chunked\r\netag: e\r\n"
+        handler.wfile.write(f"{head}last-modified: Tue, 24 Nov 2026 04:00:00 GMT\r\n\r\n".encode())
+        with contextlib.suppress(OSError):
+            for _ in range(64):
+                handler.wfile.write(b"100000\r\n" + bytes(1 << 20) + b"\r\n")
+                sent.append(1)
+        handler.close_connection = True
+
+    store, server = broken(lambda n: lie)
+    with pytest.raises((Corrupt, NotReady)):
+        store.get("labels.json", limit=1000)
+    with pytest.raises((Corrupt, BadInput, NotReady)):
+        store.read_range("labels.json", 0, 1000, "")
+    assert len(sent) < 40 * len(server.asked)
+
+
+def test_a_caller_whose_thread_has_a_loop_may_list(store):
+    """A notebook has one."""
+
+    async def caller():
+        return store.folders("")
+
+    store.put("a/b", b"")
+    assert asyncio.run(caller()) == ["a"]

@@ -150,6 +150,13 @@ def test_a_refused_delta_is_a_concern_and_leaves_the_server_ready(root, open_pro
     assert processor.concerns == ()
 
 
+def test_a_repository_that_cannot_be_listed_is_a_concern_and_unreadies_nobody(open_processor, clock, monkeypatch):
+    processor = open_processor(clock)
+    monkeypatch.setattr(type(processor.repository), "concern", lambda self: "repository: no listing ends")
+    assert processor.concerns == ("repository: no listing ends",)
+    assert processor.ready
+
+
 def test_a_gap_and_a_damaged_chain_are_concerns_by_their_kinds(root, open_processor, clock):
     processor = open_processor(clock)
     publish(root, 3, [1])

@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from serving.rpc import goaway
-from serving.rpc.goaway import FRAME, say_goaway
+from serving.rpc.goaway import say_goaway
+from serving.rpc.port_sockets import FRAME
 from tests.serving.rpc.live import WAIT_S, Live, request
 from tests.waiting import until
 

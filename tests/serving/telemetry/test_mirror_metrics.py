@@ -55,6 +55,7 @@ def test_the_disk_of_the_mirror_is_told_beside_its_bound(repository, metrics, tm
     assert samples["freshet_mirror_limit_bytes",] == 1 << 20
     assert 0 < samples["freshet_mirror_bytes",] <= 1 << 20
     assert samples["freshet_store_seen_seconds",] == 0
+    assert samples["freshet_store_listed_seconds",] == 0
 
 
 def test_a_folder_has_no_store(tmp_path):
@@ -65,5 +66,5 @@ def test_every_one_is_documented(metrics):
     text = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text()
     told = {line.split()[2] for line in metrics.scrape().decode().splitlines() if line.startswith("# TYPE freshet_")}
     ours = {name for name in told if "_store_" in name or "_mirror_" in name}
-    assert len(ours) == 5
+    assert len(ours) == 6
     assert [name for name in ours if f"`{name}`" not in text] == []

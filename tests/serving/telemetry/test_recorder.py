@@ -22,6 +22,8 @@ from processor.package.manifest import Feature, Input, StageEntry  # noqa: E402
 from processor.package.warmup import dump_warmup  # noqa: E402
 from serving.codecs import kserve  # noqa: E402
 from serving.telemetry import recorder as recording  # noqa: E402
+from serving.telemetry.recorded_columns import RecordedColumns, recorded  # noqa: E402
+from serving.telemetry.recorded_request import find_recorded  # noqa: E402
 from serving.telemetry.recorder import Recorder, read_requests  # noqa: E402
 from tests.packages import make_inputs, manifest, write_package  # noqa: E402
 from tests.waiting import until  # noqa: E402
@@ -81,15 +83,60 @@ def test_a_row_a_candidate_with_what_was_answered(tmp_path, processor, recorder)
     assert recorder.counters() == {"recorded_requests": 2, "recorded_rows": 4, "recording_dropped": 0}
 
 
-def test_what_was_sent_once_is_a_column_of_every_row(tmp_path, processor, recorder):
+def test_what_was_sent_once_is_in_the_first_row_alone_and_comes_back_as_one_row(tmp_path, processor, recorder):
     inputs = make_inputs([3, 4, 5])
     inputs["floats"] = inputs["floats"][:1]
     inputs["tags"] = Ragged(Strings.of(["x", "y"]), np.array([0, 2]))
     processor.process(PredictRequest("small", inputs))
+    processor.process(request(1))
     finish(processor, recorder)
+    (path,) = files(tmp_path)
+    table = pq.read_table(path)
+    assert table["f2"].to_pylist()[:3] == [float(inputs["floats"][0, 2]), None, None]
+    assert table["tags"].to_pylist() == [[b"x", b"y"], None, None, [], [b"a"]]
+    assert table["user"].to_pylist() == [3, 4, 5, 1, 2]
+    found = read_requests(str(tmp_path / "recordings"), "small", manifest().inputs, 10)
+    assert list(map(plain, found)) == [plain(inputs), plain(make_inputs([1, 2], seed=1))]
+    body, _ = recorded_payload(tmp_path / "recordings").bodies
+    assert len(body) < 1000
+
+
+def test_a_long_list_for_many_rows_takes_its_own_size(tmp_path, processor, recorder):
+    """It was repeated for every row, with the GIL held: 1.4 kB over the network made 5 GB."""
+    inputs = make_inputs([n % 20 for n in range(2000)])
+    inputs["tags"] = Ragged(Strings.of([f"tag-{n}" for n in range(2000)]), np.array([0, 2000]))
+    processor.process(PredictRequest("small", inputs, request_id="long"))
+    finish(processor, recorder)
+    assert recorder.counters()["recorded_requests"] == 1
     table = pq.read_table(files(tmp_path)[0])
-    assert table["f2"].to_pylist() == [float(inputs["floats"][0, 2])] * 3
-    assert table["tags"].to_pylist() == [[b"x", b"y"]] * 3
+    assert table["tags"].null_count == 1999
+    assert table.nbytes < 1 << 20
+    found = find_recorded(str(tmp_path / "recordings"), "small", "long")
+    assert plain(found.inputs) == plain(inputs)
+
+
+def test_a_request_that_would_take_more_than_the_queue_is_dropped_and_counted(tmp_path, processor, monkeypatch):
+    recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
+    processor.tap(recorder)
+    inputs = make_inputs([n % 20 for n in range(1000)])
+    inputs["floats"] = inputs["floats"][:1]
+    # Its rows take more than its inputs: a cell in every column, and its id.
+    monkeypatch.setattr(recording, "MAX_QUEUED_NBYTES", nbytes_of(inputs) + 100_000)
+    processor.process(PredictRequest("small", inputs, request_id="r" * 128))
+    processor.process(request(1))
+    finish(processor, recorder)
+    assert recorder.counters() == {"recorded_requests": 1, "recorded_rows": 2, "recording_dropped": 1}
+
+
+def test_a_row_group_is_written_by_its_bytes_and_has_whole_requests(tmp_path, processor, monkeypatch):
+    monkeypatch.setattr(recording, "GROUP_NBYTES", 1)
+    recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
+    processor.tap(recorder)
+    for n in range(3):
+        processor.process(request(n))
+    finish(processor, recorder)
+    metadata = pq.ParquetFile(files(tmp_path)[0]).metadata
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [2, 2, 2]
 
 
 def test_requests_are_put_together_again_as_they_were(tmp_path, processor, recorder, monkeypatch):
@@ -117,7 +164,7 @@ def test_what_is_no_feature_by_itself_is_recorded_too(tmp_path):
                   Feature("block", "floats", "x", column=0, width=2)],
         stage=stage,
     )  # fmt: skip
-    names = [c.name for c in recording.recorded(made)]
+    names = [c.name for c in recorded(made)]
     assert names == ["u", *(f"freshet.input.raw.{n}" for n in range(3)), "freshet.input.word",
                      "freshet.input.x.0", "freshet.input.x.1", "freshet.input.seen"]  # fmt: skip
     sent = {
@@ -234,7 +281,7 @@ def test_what_a_crash_left_is_cleared_away(tmp_path):
 
 
 def test_what_has_been_written_makes_room_in_the_queue(tmp_path, processor, monkeypatch):
-    one = nbytes_of(make_inputs([1, 2]))
+    one = RecordedColumns(manifest()).held_nbytes(make_inputs([1, 2]), 2, 64)
     monkeypatch.setattr(recording, "MAX_QUEUED_NBYTES", 2 * one)
     recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
     processor.tap(recorder)

@@ -1,0 +1,95 @@
+"""The sockets of a gRPC port, which gRPC keeps to itself: found among the process's descriptors, and told to leave.
+
+Invariants
+- A descriptor is looked at by a duplicate of it: it cannot become another one between the look and the write.
+- tell() writes a GOAWAY frame of 17 bytes (NO_ERROR, last stream 2^31 - 1) between two writes of gRPC's: the client
+  finishes what it has begun and calls elsewhere. The kernel keeps it in one piece, and gRPC writes whole frames: it
+  leaves one unfinished only where the socket's buffer is full, so is_between_frames() has nothing wait to be sent, and
+  no more than an eighth of the buffer to be acknowledged.
+- Nothing is written before gRPC's SETTINGS, the first frame of a connection.
+
+Elsewhere than on Linux there are none.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import termios
+from collections.abc import Iterator
+
+FRAME = struct.pack(">HBBBIII", 0, 8, 7, 0, 0, 0x7FFFFFFF, 0)
+# A SETTINGS frame without settings.
+SETTINGS_NBYTES = 9
+# Of struct tcp_info: last_data_recv; bytes_acked and bytes_received.
+SILENT_OFFSET, COUNTS_OFFSET, INFO_NBYTES = 52, 120, 136
+# Bytes that wait to be sent.
+SIOCOUTQNSD = 0x894B
+DESCRIPTORS = "/proc/self/fd"
+FAMILIES = (socket.AF_INET, socket.AF_INET6)
+
+
+def descriptors() -> int:
+    """How many descriptors the process has; 0 where that is not told."""
+    try:
+        return len(os.listdir(DESCRIPTORS))
+    except OSError:
+        return 0
+
+
+def sockets_of(port: int) -> Iterator[socket.socket]:
+    """Duplicates of this process's TCP sockets on that port of its own, connected or not; the caller's to close."""
+    try:
+        numbers = os.listdir(DESCRIPTORS)
+    except OSError:
+        return
+    for number in numbers:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as unwanted:
+            descriptor = os.dup(int(number))
+            unwanted.callback(os.close, descriptor)
+            each = socket.socket(fileno=descriptor)
+            unwanted.pop_all()
+            if each.family in FAMILIES and each.type == socket.SOCK_STREAM and each.getsockname()[1] == port:
+                yield each
+            else:
+                each.close()
+
+
+def is_between_frames(each: socket.socket) -> bool:
+    """Whether gRPC has begun to write on a connection and is in the middle of nothing."""
+    room, (acked, _) = each.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), counts_of(each)
+    return acked >= SETTINGS_NBYTES and not _count(each, SIOCOUTQNSD) and _count(each, termios.TIOCOUTQ) <= room // 8
+
+
+def counts_of(each: socket.socket) -> tuple[int, int]:
+    """Bytes that the client has acknowledged, and bytes that came of it."""
+    info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_NBYTES)
+    acked, received = struct.unpack_from("@QQ", info, COUNTS_OFFSET)
+    return acked, received
+
+
+def _count(each: socket.socket, what: int) -> int:
+    number = array.array("i", [0])
+    fcntl.ioctl(each.fileno(), what, number)
+    return number[0]
+
+
+def tell(each: socket.socket) -> None:
+    """Tells a client to call elsewhere."""
+    each.send(FRAME, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+
+def silent_s(each: socket.socket) -> float:
+    """Seconds since something came of the client."""
+    info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_NBYTES)
+    (milliseconds,) = struct.unpack_from("@I", info, SILENT_OFFSET)
+    return float(milliseconds) / 1e3
+
+
+def unread_nbytes(each: socket.socket) -> int:
+    """Bytes that came and that gRPC has not read."""
+    return _count(each, termios.FIONREAD)

@@ -1,0 +1,66 @@
+"""Sockets of a port among the process's descriptors, and what the kernel tells of them."""
+
+import contextlib
+import socket
+import sys
+
+import pytest
+
+from serving.rpc import port_sockets
+from serving.rpc.port_sockets import FRAME, descriptors, silent_s, sockets_of, tell, unread_nbytes
+from tests.waiting import until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed on Linux only")
+
+
+@pytest.fixture
+def pair():
+    """A listener's port, the end of a client, and the end that was accepted."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+        listener.accept()[0] as accepted,
+    ):
+        yield listener.getsockname()[1], client, accepted
+
+
+def peers(port):
+    """The clients' ports of the sockets that were found."""
+    found = []
+    for each in sockets_of(port):
+        with each, contextlib.suppress(OSError):
+            found.append(each.getpeername()[1])
+    return found
+
+
+def test_the_sockets_of_a_port_are_found_as_duplicates(pair):
+    port, client, accepted = pair
+    before = descriptors()
+    assert peers(port) == [client.getsockname()[1]]
+    assert descriptors() == before
+    accepted.sendall(b"still open")
+    assert client.recv(100) == b"still open"
+
+
+def test_what_has_not_been_read_and_how_long_a_client_is_silent_are_told(pair):
+    port, client, accepted = pair
+    assert unread_nbytes(accepted) == 0
+    client.sendall(b"abc")
+    until(lambda: unread_nbytes(accepted) == 3)
+    until(lambda: silent_s(accepted) > 0.05)
+    client.sendall(b"d")
+    until(lambda: unread_nbytes(accepted) == 4)
+    assert silent_s(accepted) < 30
+
+
+def test_a_client_is_told_by_a_frame_that_names_no_last_stream(pair):
+    _, client, accepted = pair
+    tell(accepted)
+    assert client.recv(100) == FRAME
+    assert FRAME[9:] == b"\x7f\xff\xff\xff" + bytes(4)
+
+
+def test_where_descriptors_are_not_listed_there_are_none(pair, monkeypatch):
+    monkeypatch.setattr(port_sockets, "DESCRIPTORS", "/nowhere/at/all")
+    assert descriptors() == 0
+    assert peers(pair[0]) == []
