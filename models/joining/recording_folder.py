@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from models.data.decoding import DECODERS
+from models.data.sent_once import row_nbytes
 from models.data.source import Schema
 from models.joining.joined_folder import ROWS_NBYTES
 from models.streams.arrived_rows import Rejected, Rows
@@ -141,9 +143,11 @@ class RecordingFolder:
             batches: list[pa.RecordBatch] = []
             with contextlib.closing(DECODERS.rows(path, rows)) as found:
                 for batch in found:
-                    batches.append(batch)
-                    most_nbytes -= batch.nbytes
-                    if most_nbytes <= 0:
+                    ends = np.cumsum(sum(map(row_nbytes, batch.columns)))
+                    fitting = max(0 if batches else 1, int(np.searchsorted(ends, most_nbytes, side="right")))
+                    batches.append(batch.slice(0, fitting))
+                    most_nbytes -= int(ends[-1])
+                    if fitting < batch.num_rows or most_nbytes <= 0:
                         break
             return pa.Table.from_batches(batches)
         except (BadInput, pa.ArrowException) as error:

@@ -113,7 +113,9 @@ def test_a_small_file_of_gigabytes_is_refused_in_one_line(decoders, sound, bomb,
     bomb(path)
     assert path.stat().st_size < 1 << 20
     before = pa.total_allocated_bytes()
-    with pytest.raises(BadInput, match=r"^bomb\.parquet: .*(memory|malloc|realloc|MiB|bytes of a row)") as refused:
+    # Where nothing is left, a thread of the library is what cannot be had first.
+    reasons = r"^bomb\.parquet: .*(memory|malloc|realloc|MiB|bytes of a row|worker thread)"
+    with pytest.raises(BadInput, match=reasons) as refused:
         list(decoders.piece(path, ["bomb"], 0))
     assert "\n" not in str(refused.value)
     assert str(tmp_path) not in str(refused.value)

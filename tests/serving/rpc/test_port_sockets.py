@@ -43,7 +43,7 @@ def test_the_sockets_of_a_port_are_found_as_duplicates(pair):
 
 
 def test_what_has_not_been_read_and_how_long_a_client_is_silent_are_told(pair):
-    port, client, accepted = pair
+    _, client, accepted = pair
     assert unread_nbytes(accepted) == 0
     client.sendall(b"abc")
     until(lambda: unread_nbytes(accepted) == 3)
