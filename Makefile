@@ -49,10 +49,10 @@ test-costs: .venv/.dev .venv/.kernels ## where the processor time of make test g
 	$(PYTEST) -m "not long" -p tests.costs --costs build/costs $(TEST_ARGS)
 	$(BIN)/python -m tests.costs build/costs loadtest/results/test-time.md
 
-coverage: .venv/.dev ## build/coverage.md: what the runs with COVERED=1 since the last report have run
+coverage: .venv/.dev ## loadtest/results/coverage.md: what the runs with COVERED=1 since the last report have run
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage json --quiet -o build/coverage.json
-	$(BIN)/python -m tests.covered build/coverage.json build/coverage.md
+	$(BIN)/python -m tests.covered build/coverage.json loadtest/results/coverage.md
 
 check: .venv/.dev .venv/.kernels ## lint, format, types
 	$(BIN)/ruff check .
@@ -178,6 +178,7 @@ stock-clients: .venv/.dev .venv/.kernels ## Java's, Go's, Node's and curl's stoc
 
 siege: .venv/.dev .venv/.kernels ## what hostile requests cost everybody else; loadtest/results/siege.md
 	$(BIN)/python -m tests.faults.siege $(SIEGE_ARGS)
+	$(BIN)/python -m tests.faults.access_siege
 
 soak: .venv/.dev .venv/.kernels ## ten minutes of load, deltas, loads and unloads; SOAK_ARGS="--minutes 60"
 	$(BIN)/python -m loadtest.bench --only soak $(SOAK_ARGS)

@@ -11,6 +11,7 @@ admin            the admin port
 http             the HTTP port
 rpc              the gRPC port
 front            what both ports ask a processor, and how replies come back
+access           who may ask what, and how often
 telemetry        logs, metrics, traces, recordings
 loading          what brings versions and deltas in from the repository
 request_headers  what a request says of itself beside its body

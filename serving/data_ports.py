@@ -9,6 +9,8 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from serving.access.access_guard import AccessGuard
+from serving.access.certificates import Shown
 from serving.front.exchange import Exchanges
 from serving.front.model_control import Act
 from serving.front.queries import Answering
@@ -16,6 +18,7 @@ from serving.front.shared_memory import Regions
 from serving.front_options import FrontOptions
 from serving.http.app import DataApp
 from serving.http.farewell import Leaving
+from serving.http.guarded_protocol import GuardedProtocol
 from serving.http.port import HttpPort
 from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Availability
@@ -37,18 +40,26 @@ class DataPorts:
         http: socket.socket | None,
         grpc: str,
         control: Act,
-        protocol: Callable[..., PredictProtocol] = PredictProtocol,
+        guard: AccessGuard | None = None,
+        tls: Shown | None = None,
+        protocol: Callable[..., PredictProtocol] | None = None,
         protocol_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """http: a listening socket, or None where connections come by adopt(). grpc: a reserved address. protocol: of a
-        connection of the HTTP port. control: what clients may ask of the whole server."""
+        """http: a listening socket, or None where connections come by adopt(). grpc: a reserved address. guard: whom
+        every request meets; None for nobody. tls: what clients are shown; None where they speak without TLS. protocol:
+        of a connection of the HTTP port, if not the one that this makes it. control: what clients may ask of the whole
+        server."""
         exchanges = Exchanges(lifecycle, metrics, options, watching.tracer)
         self.submitter = exchanges.submitter
         regions = Regions(options.max_body_bytes) if options.shared_memory == "on" else None
-        app = DataApp(exchanges, control=control, regions=regions, access=watching.access)
-        connection = functools.partial(protocol, data_app=app, **(protocol_options or {}))
-        self.http = HttpPort(app, http, options.shutdown_timeout_s, connection)
-        self._rpc = RpcPort(exchanges, address=grpc, control=control, regions=regions, access=watching.access)
+        app = DataApp(exchanges, control=control, regions=regions, access=watching.access, guarded=guard is not None)
+        made = protocol or (PredictProtocol if guard is None else GuardedProtocol)
+        asking = {} if guard is None else {"guard": guard}
+        connection = functools.partial(made, data_app=app, **asking, **(protocol_options or {}))
+        self.http = HttpPort(app, http, options.shutdown_timeout_s, connection, tls=tls)
+        self._rpc = RpcPort(
+            exchanges, address=grpc, control=control, regions=regions, access=watching.access, guard=guard, tls=tls
+        )
         self._stopping: list[asyncio.Task[None]] = []
 
     async def listen(self) -> None:

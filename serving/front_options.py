@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from processor.features.limits import REQUESTS, RequestLimits
 from processor.options import Values, above, between, one_of, option
 
-PORTS, LIFE, WATCHING = "Ports", "Start and end", "Watching"
+PORTS, ACCESS, LIFE, WATCHING = "Ports", "Access", "Start and end", "Watching"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SHARE = between(0, 1)
 
@@ -59,7 +59,34 @@ class FrontOptions(RequestLimits):
         metadata=option(
             "Bearer token of the admin port; better set as FRESHET_ADMIN_TOKEN",
             Values("printable ASCII without spaces", lambda t: t.isascii() and t.isprintable() and " " not in t),
-            heading=PORTS,
+            heading=ACCESS,
+        ),
+    )
+    api_keys: str = field(
+        default="",
+        metadata=option(
+            "File of keys, of which every request has to bring one; made by freshet key, reloaded when it changes",
+            heading=ACCESS,
+            empty="no key is asked for",
+        ),
+    )
+    tls_cert: str = field(
+        default="",
+        metadata=option(
+            "Certificate with its chain, PEM: every port speaks TLS, 1.2 at least; reloaded when it changes",
+            heading=ACCESS,
+            empty="no TLS",
+        ),
+    )
+    tls_key: str = field(
+        default="", metadata=option("Its private key, PEM without a password, for nobody else to read", heading=ACCESS)
+    )
+    tls_client_ca: str = field(
+        default="",
+        metadata=option(
+            "Certificates, PEM: a client has to bring one that one of these has signed",
+            heading=ACCESS,
+            empty="none is asked for",
         ),
     )
     log_level: str = field(
@@ -99,6 +126,11 @@ class FrontOptions(RequestLimits):
             heading=WATCHING,
         ),
     )
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """The files that say who is let in, by their options; "" for those that are not given."""
+        return {name: getattr(self, name) for name in ("api_keys", "tls_cert", "tls_key", "tls_client_ca")}
 
     @property
     def default_timeout_s(self) -> float | None:

@@ -28,7 +28,7 @@ from processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig,
 from processor.tables.budgets import Budgets
 from processor.tables.remote.settings import RemoteConfig
 from processor.watching.delta_guard import MODES, ON
-from serving.front_options import LIFE, PORTS, WATCHING, FrontOptions
+from serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontOptions
 from serving.http.sites import is_loopback
 from serving.loading.import_process import ImportLimits
 
@@ -40,7 +40,7 @@ MAX_CONFIG_NBYTES = 1 << 20
 LEAST_IMPORT_NBYTES = 4 << 30
 SECTIONS = ("groups", "model")
 REPOSITORY, TABLES = "Repository", "Tables"
-HEADINGS = (REPOSITORY, PORTS, COMPUTING, REQUESTS, TABLES, LIFE, WATCHING)
+HEADINGS = (REPOSITORY, PORTS, ACCESS, COMPUTING, REQUESTS, TABLES, LIFE, WATCHING)
 FOLDER, ADDRESS = Values("a folder", bool), Values("an address", bool)
 PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
 
@@ -225,8 +225,12 @@ class ServeConfig(FrontOptions, SessionOptions):
             f"shared_memory: off, or with one worker on, wanted, got {self.shared_memory!r}",
         )
         _want(
-            bool(self.admin_token) or is_loopback(self.admin_host),
-            f"admin_host: without an admin_token a loopback address is wanted, got {self.admin_host[:64]!r}",
+            bool(self.admin_token or self.api_keys) or is_loopback(self.admin_host),
+            f"admin_host: without admin_token or api_keys a loopback address is wanted, got {self.admin_host[:64]!r}",
+        )
+        _want(
+            bool(self.tls_cert) == bool(self.tls_key) and bool(self.tls_cert) >= bool(self.tls_client_ca),
+            "tls_cert, tls_key: both, or none of them and no tls_client_ca, wanted",
         )
         threaded = {"device_stages": self.device_stages, "groups": self.groups, "remote tables": self.remote()}
         for what, wanted in threaded.items():

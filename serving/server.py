@@ -40,6 +40,8 @@ from processor.errors import BadInput, FreshetError
 from processor.features.limits import RequestLimits
 from processor.overview import model_stats
 from processor.standing_thread import standing_pool
+from serving.access.credentials import ADMIN_PLACE, DATA_PLACE, Access, CredentialFiles
+from serving.access.meters import meter_memory
 from serving.admin.api import MAX_DELTA_NBYTES, create_admin
 from serving.admin.explain_route import ExplainSettings
 from serving.data_ports import DataPorts
@@ -154,6 +156,8 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._access = Access(config.admin_token, meter_memory(DATA_PLACE + self._layout.workers))
+        self._credentials = CredentialFiles(config.credentials, self._access.take)
         data, admin = _listen(config.host, config.http_port), _listen(config.admin_host, config.admin_port)
         # Kept open, never listening: the port stays ours while processes that listen on it come and go.
         self._reserved, self.grpc_address = reserve(config.host, config.grpc_port)
@@ -166,18 +170,21 @@ class Server:
         else:
             self._supervise(data, version, nursery)
         self._live = LiveSamples(self._lifecycle, self._metrics)
+        self._metrics.own.source(self._credentials.counters)
         guarded = create_admin(
             self._lifecycle,
             self._metrics,
-            token=config.admin_token,
+            guard=self._access.guard(ADMIN_PLACE) if config.admin_token or config.api_keys else None,
             host=config.admin_host,
             bulk=self._bulk,
             live=self._live,
             data_address=self.http_address,
+            tls=bool(config.tls_cert),
             explain=ExplainSettings(config.record, RequestLimits.of(config), self._layout.workers),
         )
         connection = functools.partial(HttpConnection, bodies=BodyMemory(MAX_DELTA_NBYTES))
-        self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S, connection, Connections.here().admin)
+        tls = self._access.certificates if config.tls_cert else None
+        self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S, connection, Connections.here().admin, tls)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
 
@@ -198,6 +205,8 @@ class Server:
             watching,
             http=data,
             grpc=self.grpc_address,
+            guard=self._access.guard(DATA_PLACE) if config.api_keys else None,
+            tls=self._access.certificates if config.tls_cert else None,
             control=ModelControl(
                 lifecycle.processor,
                 lambda: ports.submitter.served.snapshot(),
@@ -227,7 +236,8 @@ class Server:
             remote=config.remote(),
             grpc_address=self.grpc_address,
         )
-        fleet = Fleet(self._layout.workers, settings, nursery)
+        fleet = Fleet(self._layout.workers, settings, nursery, self._access.memory)
+        self._access.pass_on(fleet.grant)
         self._front = acceptor = Acceptor(data, fleet)
         lifecycle: Lifecycle[FleetHost] = Lifecycle()
         self._lifecycle = lifecycle
@@ -291,6 +301,7 @@ class Server:
         # It ends before it is asked to only when a port cannot be had.
         serving.add_done_callback(lambda _: self._stopping.set())
         self._admin.start()
+        self._credentials.start()
         self._loader.start()
         log.info("listening on %s, admin on %s", _text(self.http_address), _text(self.admin_address))
         await self._stopping.wait()
@@ -382,6 +393,7 @@ class Server:
         if self._importer is not None:
             self._importer.close()
         self._live.close()
+        self._credentials.close()
         self._admin_port.end()
         self._admin.join(ADMIN_STOP_S)
         if self._bulk is not None:

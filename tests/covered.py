@@ -1,5 +1,5 @@
 """
-The lines and branches that tests ran, by subpackage: `python -m tests.covered build/coverage.json build/coverage.md`.
+The lines and branches that tests ran, by subpackage: `python -m tests.covered build/coverage.json PAGE`.
 
 Reads what `coverage json` writes. Bodies that Numba compiles are not counted (pyproject.toml, tool.coverage.report).
 """

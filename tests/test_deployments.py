@@ -191,6 +191,23 @@ def test_whole_numbers_stay_whole():
     assert environment["FRESHET_MAX_STALENESS_S"] == "30"
 
 
+def test_with_keys_and_certificates_probes_and_scrapes_bring_what_the_server_wants():
+    (spec,) = [d["spec"]["template"]["spec"] for d in rendered("full") if d["kind"] == "Deployment"]
+    (server,) = spec["containers"]
+    assert {server[probe]["httpGet"]["scheme"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")} == {
+        "HTTPS"
+    }
+    mounted = {mount["name"]: mount["mountPath"] for mount in server["volumeMounts"]}
+    files = {e["name"]: e["value"] for e in server["env"] if e["name"].startswith(("FRESHET_TLS", "FRESHET_API"))}
+    assert {path.rpartition("/")[0] for path in files.values()} == {mounted["tls"], mounted["access"]}
+    # The group of the pod's user reads them, and nobody else.
+    assert {v["secret"]["defaultMode"] for v in spec["volumes"] if v["name"] in ("tls", "access")} == {0o440}
+    (monitor,) = [d for d in rendered("full") if d["kind"] == "ServiceMonitor"]
+    (scraped,) = monitor["spec"]["endpoints"]
+    assert (scraped["scheme"], scraped["authorization"]["credentials"]["name"]) == ("https", "freshet-scrape")
+    assert "scheme" not in (RENDERED / "plain.yaml").read_text()
+
+
 def test_who_may_scrape_may_reach_the_data_port():
     (policy,) = [d for d in rendered("full") if d["kind"] == "NetworkPolicy"]
     names = [peer for rule in policy["spec"]["ingress"] if {"port": "http"} in rule["ports"] for peer in rule["from"]]
@@ -306,6 +323,7 @@ def test_go_renders_what_lies_there(tmp_path):
         ("trust: {secret: keys}", "trust: secret and files"),
         ("trust: {files: [prod.pub]}", "trust: secret and files"),
         ("mirror: {bytes: 0}", "mirror.bytes"),
+        ("access: {keysSecret: keys}\nmetrics: {serviceMonitor: true}", "access.scrapeKeySecret"),
         ("repository: {claim: models}\ntrainer: {enabled: true, config: x}", "trainer: wants a bucket"),
         ("metrics: {serviceMonitor: true}\nnetworkPolicy: {clients: [{}]}", "networkPolicy.scrapers"),
     ):

@@ -109,12 +109,9 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "models/config/toml_sections.py": ("tests/models/config/test_train_config.py",),
     "models/config/train_section.py": ("tests/models/config/test_train_config.py",),
     "models/zoo/option_types.py": ("tests/models/config/test_arch_options.py",),
-    "models/training/whole_config.py": (
-        "tests/models/training/test_loop.py",
-        "tests/models/training/test_loop_versions.py",
-    ),
     "models/embedding/row_budget.py": ("tests/models/embedding/test_tiered_rows.py",),
     "models/embedding/id_rows.py": ("tests/models/embedding/test_variable.py",),
+    "models/data/decoding_child.py": ("tests/models/data/test_decoding.py",),
     "models/data/files.py": ("tests/models/data/test_tabular.py", "tests/models/data/test_criteo.py"),
     "models/publishing/difference.py": (
         "tests/models/publishing/test_publisher.py",

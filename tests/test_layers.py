@@ -66,7 +66,7 @@ LEVELS = {
         ("admin", "data_ports"),
         ("client", "http", "rpc"),
         ("front",),
-        ("telemetry",),
+        ("access", "telemetry"),
         ("front_options", "loading", "request_headers"),
         ("codecs",),
         ("last_resort", "lifecycle"),

@@ -109,7 +109,8 @@ def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any
         importer = Importer(opened, options.samples)
         cut = importer.cutter.cut()
         graph = build_dense(cut, importer.shapes, importer.outputs)
-        return importer.report(cut, importer.draft(cut), graph, [])
+        draft = importer.draft(cut)
+        return importer.report(cut, draft, graph, notes_of(importer.copies(cut, draft, graph)))
 
 
 class Importer:
@@ -156,14 +157,17 @@ class Importer:
         draft.features[:] = [replace(f, side="user") if f.input in user else f for f in draft.features]
         return draft
 
+    def copies(self, cut: Cut, draft: Draft, graph: DenseGraph) -> dict[str, str]:
+        return second_copies(cut, draft, self.shapes, graph.weights)
+
     def report(self, cut: Cut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
-        copies = second_copies(cut, draft, self.shapes, graph.weights)
-        return describe(self.source, self.shapes, cut, draft, graph, [*notes, *notes_of(copies)])
+        return describe(self.source, self.shapes, cut, draft, graph, notes)
 
     def manifest(
         self, model: str, version: int, cut: Cut, draft: Draft, graph: DenseGraph, notes: list[str]
     ) -> Manifest:
         """The manifest before anything is compiled."""
+        copies = self.copies(cut, draft, graph)
         return Manifest(
             model=model,
             version=version,
@@ -178,8 +182,8 @@ class Importer:
             files={},
             transforms=draft.transforms,
             stage=StageEntry("tensorflow", STAGE_FILE, [o.spec for o in draft.stage.outputs]) if draft.stage else None,
-            copies=second_copies(cut, draft, self.shapes, graph.weights),
-            notes={"import": self.report(cut, draft, graph, notes)},
+            copies=copies,
+            notes={"import": self.report(cut, draft, graph, [*notes, *notes_of(copies)])},
         )
 
     def _publish(

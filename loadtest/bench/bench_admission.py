@@ -37,7 +37,7 @@ from models.data.source import Batch
 from models.embedding.multi_hash import key_transform
 from models.pipeline.ahead import Ahead
 from models.training.defaults import chosen
-from models.training.spec import draft, measure_log_odds, measure_scaling
+from models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from models.training.trainer import Trainer
 from processor.features.key_codes import CODES
 from processor.tables.table import descriptors
@@ -70,7 +70,9 @@ class SparedTable:
         self._config = table.config(features)
         self._all = FirstRows(source, min(rows or sys.maxsize, source.count_rows() or 0))
         self._learned = FirstRows(source, round(self._all.count_rows() * LEARNED))
-        self._settings = chosen(self._config.train, self._config.features, self._learned.count_rows())
+        self._settings = chosen(
+            self._config.train, self._config.features, self._learned.count_rows(), share_of_ones(self._learned)
+        )
         self._scaling = measure_scaling(self._learned, self._config.features)
         self._log_odds = measure_log_odds(self._learned)
         self._ids: dict[str, np.ndarray] = {}

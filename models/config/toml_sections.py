@@ -52,6 +52,8 @@ def type_name(value: Any) -> str:
 def _value(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, types.UnionType):
         one, several = typing.get_args(hint)
+        if several is types.NoneType:
+            return _value(one, value, where)
         return _value(several if isinstance(value, list) else one, value, where)
     if isinstance(hint, types.GenericAlias):
         item = typing.get_args(hint)[0]

@@ -26,7 +26,8 @@ class TrainSettings(RowOptions):
     as many as the full version takes. clip_norm: a row's gradient is at most so long; dense_clip_norm,
     dense_weight_decay: of the network, see models.dense.dense_optimizer. patience: so many epochs without a better
     stop_by of the held-out rows end the epochs, with the best one's weights; 0: never.
-    wire: what rows and gradients are on their way between processes (models.parallel)."""
+    wire: what rows and gradients are on their way between processes (models.parallel). seed: None where the file gives
+    none: then the seeds of strings' hashes are secret (models.training.whole_config)."""
 
     batch_rows: int = 0
     epochs: int = 1
@@ -46,7 +47,12 @@ class TrainSettings(RowOptions):
     patience: int = field(default=0, kw_only=True)
     stop_by: str = field(default="auc", kw_only=True)
     wire: str = field(default="float32", kw_only=True)
-    seed: int = 0
+    seed: int | None = None
+
+    @property
+    def known_seed(self) -> int:
+        """Seed of all that is drawn but those of strings' hashes: 0 where the file gives none."""
+        return self.seed or 0
 
 
 def read_train(section: dict[str, Any]) -> TrainSettings:
@@ -60,7 +66,7 @@ def read_train(section: dict[str, Any]) -> TrainSettings:
     check_rows(train, section, "train")
     want_between(train.holdout, 0, 0.9, "train.holdout")
     want_between(train.shuffle_rows, 0, 1 << 24, "train.shuffle_rows")
-    want_between(train.seed, 0, 2**32 - 1, "train.seed")
+    want_between(train.known_seed, 0, 2**32 - 1, "train.seed")
     _check_schedule(train, section)
     for key in ("clip_norm", "dense_clip_norm", "dense_weight_decay"):
         want_between(getattr(train, key), 0, 1e6, f"train.{key}")

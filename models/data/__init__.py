@@ -15,6 +15,8 @@ criteo     Criteo's display advertising logs
 movielens  MovieLens as a click stream
 synthetic  a made-up click stream whose truth is known
 files      Parquet and CSV as streams of Arrow batches
+decoding   Parquet files of strangers, decoded in a process with a limit of memory
+decoding_child  that process
 sent_once  recordings' inputs that a request sent once, in each of its rows
 object_files  data files in an object store: found, read by ranges
 canonical  a schema's columns as Arrow arrays of one type each
@@ -25,6 +27,7 @@ __all__ = [
     "arrow",
     "canonical",
     "dataset",
+    "decoding",
     "files",
     "formats",
     "open_data",

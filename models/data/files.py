@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -184,6 +185,24 @@ class ParquetFile:
                 skipped = max(0, start - first)
                 yield Piece(first + skipped, partial(self._read_groups, metadata, groups, list(types), skipped))
                 first, held, groups = first + held, 0, []
+
+    def rows(self, wanted: Sequence[int]) -> Generator[pa.RecordBatch]:
+        """Read rows by ascending numbers, with all columns; only their row groups are decoded. Raises BadInput."""
+        with self._open() as file:
+            metadata = file.metadata
+        numbers, first = np.asarray(wanted, np.int64), 0
+        for group in range(metadata.num_row_groups):
+            held = metadata.row_group(group).num_rows
+            mine = numbers[(numbers >= first) & (numbers < first + held)] - first
+            first += held
+            if not len(mine):
+                continue
+            begun = 0
+            for batch in self._read_groups(metadata, [group], self.names, 0):
+                here = mine[(mine >= begun) & (mine < begun + batch.num_rows)] - begun
+                begun += batch.num_rows
+                if len(here):
+                    yield batch.take(pa.array(here))
 
     def _read_groups(
         self, metadata: pyarrow.parquet.FileMetaData, groups: list[int], names: list[str], skipped: int

@@ -70,7 +70,7 @@ class DenseStep:
         self._width, self._crew = manifest.width, crew or Crew(1)
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
         layout = DenseInput.from_features(manifest.features)
-        self.arch = build_arch(manifest.arch, layout, options, network.labels, settings.seed)
+        self.arch = build_arch(manifest.arch, layout, options, network.labels, settings.known_seed)
         self._labels = network.labels
         graph = DenseGraph.from_keras(self.arch.scores)
         self.graph = fuse(graph, fusion, manifest.features) if fusion else graph

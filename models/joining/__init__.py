@@ -5,6 +5,7 @@ join_settings     what it is told
 timed_stream      one of its two streams, and up to which time it has been read
 matching          rows and outcomes that wait for each other
 late_share        how many positives come late, and what negatives weigh for it
+repeated_ids      whether rows of one request id are one request
 emitted_rows      which rows have been emitted, for outcomes that come late
 recording_folder  the recordings as a stream
 join_state        where a join is, as of one of its files

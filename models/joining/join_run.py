@@ -9,20 +9,22 @@ Invariants
 - A journal's line is durable before rows of its piece are matched (models.streams.stream_journal), so numbers in a
   state
   mean the same rows after a crash.
-- A file has rows of one set of columns; freshet.late tells those that are there once more.
+- A file has rows of one set of columns; freshet.late tells those that are there once more. Rows that are left out
+  (models.joining.matching) have left with the file that has the rows before and after them.
 
 Threads: one runs; any may ask where it stands, and stop it. Memory: MOST_WAITING rows at most, after which recordings
-are read no further until some have left (models.joining.matching says what each costs); 13 bytes for each row of the
-last late_s seconds, read from the joined folder at the start.
+are read no further until some have left (models.joining.matching says what each costs); 17 bytes for each row of the
+last late_s seconds (wait_s, where that is longer), read from the joined folder at the start.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from models.data.source import Batch, Schema
-from models.joining.emitted_rows import EmittedRows, RowPlace
+from models.joining.emitted_rows import NOWHERE, EmittedRows, RowPlace
 from models.joining.join_settings import JoinSettings
 from models.joining.join_state import JoinState
 from models.joining.join_windows import JoinWindows, write_lines
@@ -38,6 +40,7 @@ from models.joining.joined_folder import BOOKS, LABEL, LATE, ROWS_NBYTES, Joined
 from models.joining.late_share import LateShare
 from models.joining.matching import JoinCounts, LateHit, Matcher, WaitingRow
 from models.joining.recording_folder import RECORDINGS, RecordingFolder, score_column
+from models.joining.repeated_ids import repeat_one_request
 from models.joining.timed_stream import TimedStream
 from models.streams.followed_source import FollowedSource
 from models.streams.open_rows import open_stream
@@ -48,6 +51,7 @@ from processor.package.recording_columns import GENERATION, REQUEST, TIME
 
 MOST_WAITING = 10_000_000
 MANY_HELD = 200_000
+NOTED_S = 60.0
 WINDOWS = f"{BOOKS}/windows"
 OUTCOMES = Caller("--outcomes", RECORDINGS.anew)
 
@@ -93,10 +97,12 @@ class JoinRun:
         unix_s: Callable[[], float] = time.time,
         tell: Callable[[str, Mapping[str, ScoreSums]], None] | None = None,
         outcomes: Stream | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> None:
         """tell: is given (model, sums by generation) of every file, after it is there. outcomes: in place of what
-        settings name. Raises BadInput, or Corrupt, in one line."""
+        settings name. note: is given lines for people. Raises BadInput, or Corrupt, in one line."""
         self.settings, self._unix_s, self._tell = settings, unix_s, tell or (lambda model, sums: None)
+        self._note, self._noted_s, self._disowned = note or (lambda line: None), float("-inf"), 0
         self._stopped = threading.Event()
         mine, theirs = settings.schemas()
         self._folder = JoinedFolder(Path(settings.out))
@@ -126,7 +132,7 @@ class JoinRun:
         self._until_s = state.until_s
         self._read_before = known.end
         self._recall(state.oldest_late)
-        self._matcher = Matcher(settings.wait_s, settings.late_s, self._emitted.find, known, state.counts)
+        self._matcher = Matcher(settings.wait_s, settings.late_s, self._emitted, known, state.counts)
         self._next_row = state.recordings
         # What a restart reads again: rows and outcomes from these numbers on.
         self._kept = self._next_row, known.first
@@ -173,7 +179,7 @@ class JoinRun:
         while (
             due
             or ending
-            or len(self._matcher.due(self._outcomes_until_s, self.settings.file_rows)) == self.settings.file_rows
+            or len(self._matcher.due(self._read_until_s, self.settings.file_rows)) == self.settings.file_rows
         ):
             due = False
             self._committed_s = self._unix_s()
@@ -182,6 +188,9 @@ class JoinRun:
             emitted = self._emit()
             if emitted or ending:
                 self._report()
+                for stream in (self._rows, self._hits):
+                    for line in stream.source.news():
+                        self._note(line)
             self._forget()
             if not emitted:
                 break
@@ -207,9 +216,16 @@ class JoinRun:
         )
 
     @property
-    def _outcomes_until_s(self) -> float:
-        """Outcomes of times before this have been read."""
-        return self._hits.read_s - self.settings.lag_s
+    def _rows_until_s(self) -> float:
+        """Recordings of times before this have been read."""
+        return self._rows.read_s - self.settings.lag_s
+
+    @property
+    def _read_until_s(self) -> float:
+        """Outcomes of times before this have been read, and recordings too, but where no more of them are read before
+        some have left."""
+        outcomes_s = self._hits.read_s - self.settings.lag_s
+        return outcomes_s if len(self._matcher) >= MOST_WAITING else min(outcomes_s, self._rows_until_s)
 
     def _take_rows(self) -> bool:
         batch = self._rows.next()
@@ -229,39 +245,59 @@ class JoinRun:
     def _emit(self) -> int:
         """Emits the first rows that are due, and rows once more that have become positives, as far as they have the
         same columns; how many rows have left and outcomes are done."""
-        due = self._matcher.due(self._outcomes_until_s, self.settings.file_rows)
+        due = self._matcher.due(self._read_until_s, self.settings.file_rows)
         count, rows = self._recordings.recorded(self._journal, [row.number for row in due]) if due else (0, None)
         due = due[:count]
         if due:
             self._next_row = due[-1].number + 1
+            self._settle(due)
         if due and rows is None:
             self._matcher.leave(count, None)
             return count
+        own = [row for row in due if not row.left_out]
+        if rows is not None and len(own) < count:
+            rows = rows.filter(pa.array([not row.left_out for row in due]))
         late, more, refused = self._corrections(rows)
         self._matcher.close([one.hit for one in refused], "too_late")
         tables = [table for table in (rows, more) if table is not None]
         if not tables:
             return len(refused)
-        values = np.array([self._matcher.in_time(row) for row in due])
+        values = np.array([self._matcher.in_time(row) for row in own])
         weights = self._count_rows(rows, values) if rows is not None else np.zeros(0)
         corrected = np.array([one.hit.value for one in late])
         if more is not None:
             self._count_late(more, late, corrected)
         # Rows keep their order, and corrections are spread among them: a batch of positives alone would mislead who
         # learns it.
-        places = np.concatenate([(np.arange(n) + 0.5) / max(1, n) for n in (count, len(late))])
+        places = np.concatenate([(np.arange(n) + 0.5) / max(1, n) for n in (len(own), len(late))])
         order = np.argsort(places, kind="stable")
-        at = np.argsort(order)[:count].tolist()
+        at = np.argsort(order)[: len(own)].tolist()
         table = labelled(
             pa.concat_tables(tables).combine_chunks().take(pa.array(order)),
             np.concatenate([values, np.ones(len(late))])[order],
             np.concatenate([weights, corrected])[order],
-            order >= count,
+            order >= len(own),
         )
         self._commit_file(due, at, values, late, table)
-        if rows is not None:
+        if rows is not None and own:
             self._tell(self.model, _by_generation(rows, _scores(rows, self.settings.score), values))
         return count + len(late) + len(refused)
+
+    def _settle(self, due: list[WaitingRow]) -> None:
+        """Decides which of the rows that leave are left out, as their id is there more than once."""
+        contested = self._matcher.contested(due)
+        if not contested:
+            return
+        alike = repeat_one_request(contested, partial(self._recordings.recorded, self._journal), self._folder.recorded)
+        for row, one_request in zip(contested, alike):
+            self._matcher.decide(row, one_request)
+        self._disowned += alike.count(False)
+        if self._disowned and self._unix_s() - self._noted_s >= NOTED_S:
+            self._note(
+                f"expected one request of each id, got several of the ids of {self._disowned:,} rows: they are left"
+                " out and their outcomes are nobody's; give each request an id of its own that nobody can guess"
+            )
+            self._noted_s, self._disowned = self._unix_s(), 0
 
     def _count_rows(self, rows: pa.Table, values: np.ndarray) -> np.ndarray:
         """Counts rows that leave; how much each is to weigh."""
@@ -284,7 +320,7 @@ class JoinRun:
         refused: list[LateHit] = []
         tables: list[pa.Table] = []
         by_file: dict[int, list[LateHit]] = {}
-        for one in self._matcher.late[: self.settings.file_rows]:
+        for one in self._matcher.corrections(self._rows_until_s, self.settings.file_rows):
             by_file.setdefault(one.place.file, []).append(one)
         for number, mine in sorted(by_file.items()):
             if sum(table.nbytes for table in tables) >= ROWS_NBYTES:
@@ -307,16 +343,34 @@ class JoinRun:
     def _commit_file(
         self, due: list[WaitingRow], at: list[int], values: np.ndarray, late: list[LateHit], table: pa.Table
     ) -> None:
-        """Writes a file, with the state that it completes. at: where in it each row that leaves is."""
+        """Writes a file, with the state that it completes. at: where in it each row is that is not left out."""
         number, overdue = self._folder.next, len(self._matcher.late)
-        self._matcher.leave(len(due), [RowPlace(number, row) for row in at])
+        rows = iter(at)
+        places = [RowPlace(number, NOWHERE if row.left_out else next(rows)) for row in due]
+        self._matcher.leave(len(due), places)
         self._matcher.close([one.hit for one in late], "late")
         newest_s = max((row.time_s for row in due), default=None)
-        self._write(table, newest_s)
-        if due and newest_s is not None and self.settings.late_s:
-            self._emitted.add(number, [row.key for row in due], np.array(at), values > 0, newest_s)
+        own = [row.key for row in due if not row.left_out]
+        disowned = [row.key for row in due if row.left_out == "disowned"]
+        self._write(table, newest_s, disowned)
+        if newest_s is not None:
+            self._add_emitted(number, own, np.array(at, np.int64), values > 0, newest_s, disowned)
             # Those whose correction is on its way are positives as well.
             self._emitted.find([one.key for one in self._matcher.late[overdue:]])
+
+    def _add_emitted(
+        self,
+        number: int,
+        keys: list[bytes],
+        rows: np.ndarray,
+        positive: np.ndarray,
+        newest_s: float,
+        disowned: Sequence[bytes],
+    ) -> None:
+        """Rows that have left with a file, and keys that nobody owns."""
+        nowhere = np.full(len(disowned), NOWHERE)
+        rows, positive = np.concatenate([rows, nowhere]), np.concatenate([positive, nowhere > 0])
+        self._emitted.add(number, [*keys, *disowned], rows, positive, newest_s)
 
     def _fits(self, table: pa.Table, lates: list[LateHit]) -> np.ndarray:
         """Whether each is the row that its outcome means (a hash may be another's), and recent enough. bool [n]"""
@@ -329,7 +383,7 @@ class JoinRun:
             bool,
         )
 
-    def _write(self, table: pa.Table, newest_s: float | None) -> None:
+    def _write(self, table: pa.Table, newest_s: float | None, disowned: Sequence[bytes]) -> None:
         self._give_up()
         outcomes = self._matcher.open_outcomes()
         state = JoinState(
@@ -343,6 +397,7 @@ class JoinRun:
             self._until_s,
             newest_s,
             min((late.place.file for late in self._matcher.late), default=self._folder.next),
+            tuple(disowned),
         )
         try:
             self._folder.write(table, state.to_json())
@@ -361,7 +416,7 @@ class JoinRun:
 
     def _reach(self) -> None:
         """Up to which time all is decided that has been read."""
-        self._until_s = max(self._until_s, min(self._outcomes_until_s, self._matcher.settled_s))
+        self._until_s = max(self._until_s, min(self._read_until_s, self._matcher.settled_s))
 
     def _give_up(self) -> None:
         """Outcomes whose row would have been read by now are unmatched."""
@@ -381,22 +436,26 @@ class JoinRun:
         self._hits.source.forget(lambda: self._kept[1])
 
     def _recall(self, oldest: int) -> None:
-        """Finds the rows that have been emitted in the last late_s seconds, those of files from number `oldest` on, and
-        which of them are positives."""
-        if not self.settings.late_s:
-            return
-        oldest_s, corrected = self._until_s - self.settings.late_s - self.settings.lag_s, []
+        """Finds the rows that have left in the last while, those of files from number `oldest` on, and which of them
+        are positives."""
+        last_s, corrected = max(self.settings.wait_s, self.settings.late_s), []
+        oldest_s = self._until_s - last_s - self.settings.lag_s
+        files: list[tuple[int, float | None, Sequence[bytes]]] = []
         for number in self._folder.newest_first():
-            newest_s = JoinState.from_json(self._folder.state_of(number)).newest_s
+            state = JoinState.from_json(self._folder.state_of(number))
+            newest_s = state.newest_s
             if newest_s is not None and newest_s < oldest_s and number < oldest:
                 break
+            files.append((number, newest_s, state.disowned))
+        for number, newest_s, disowned in reversed(files):
             table = self._folder.columns(number, [REQUEST, self.settings.key_column, LABEL, LATE])
             late = table[LATE].to_numpy()
             corrected += self._keys_of(table.filter(pa.array(late)))
             if newest_s is not None:
                 left = np.flatnonzero(~late)
                 keys = self._keys_of(table.take(pa.array(left)))
-                self._emitted.add(number, keys, left, table[LABEL].to_numpy()[left] > 0, newest_s)
+                positive = table[LABEL].to_numpy()[left] > 0
+                self._add_emitted(number, keys, left, positive, newest_s, disowned)
         self._emitted.find(corrected)
 
     def _keys_of(self, table: pa.Table) -> list[bytes]:

@@ -6,6 +6,7 @@ unpacks to is bounded before it is unpacked, and anything else is Corrupt.
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -36,7 +37,8 @@ _SETTINGS: dict[str, tuple[type, ...]] = {"key": (str,), "wait": _NUMBER, "late"
 class JoinState:
     """model, settings: that the folder is bound to; recordings: the number of the row that leaves next; share, windows:
     of LateShare and JoinWindows; until_s: all of times before is decided; newest_s: of the rows that left with this
-    file, None where none did; oldest_late: corrections that are still to be made find their rows from this file on."""
+    file, None where none did; oldest_late: corrections that are still to be made find their rows from this file on;
+    disowned: keys of the rows that were left out with this file, as several requests have their id."""
 
     model: str = ""
     settings: Mapping[str, str | float] = field(default_factory=dict)
@@ -48,11 +50,13 @@ class JoinState:
     until_s: float = float("-inf")
     newest_s: float | None = None
     oldest_late: int = 0
+    disowned: tuple[bytes, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         packed = {"outcomes": self.outcomes.to_json(), "counts": asdict(self.counts)}
+        keys = [base64.b64encode(key).decode() for key in self.disowned]
         plain = {name: getattr(self, name) for name in _KINDS if name not in packed}
-        return {"format": FORMAT, **plain, **packed}
+        return {"format": FORMAT, **plain, **packed, **({"disowned": keys} if keys else {})}
 
     @staticmethod
     def from_json(said: Mapping[str, Any]) -> JoinState:
@@ -70,7 +74,16 @@ class JoinState:
         _check(not math.isnan(said["until_s"]), "until_s")
         plain = {name: said[name] for name in _KINDS}
         packed = {"outcomes": OpenOutcomes.from_json(said["outcomes"]), "counts": counts_from(said["counts"])}
-        return JoinState(**(plain | packed))
+        return JoinState(**(plain | packed), disowned=_keys(said.get("disowned", [])))
+
+
+def _keys(said: Any) -> tuple[bytes, ...]:
+    """Not there in a state without any, as in those of older releases."""
+    _check(isinstance(said, list) and all(isinstance(one, str) for one in said), "disowned")
+    try:
+        return tuple(base64.b64decode(one, validate=True) for one in said)
+    except ValueError:
+        raise Corrupt("state of a join: disowned as it was written wanted") from None
 
 
 def _check(sound: bool, name: str) -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -33,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from models.data.sent_once import row_nbytes, sent_columns, value_rows
+from models.data.sent_once import sent_columns, value_rows
 from processor.errors import BadInput, Corrupt
 from processor.package.atomic import atomic_file
 
@@ -145,16 +144,15 @@ def labelled(rows: pa.Table, labels: np.ndarray, weights: np.ndarray, late: np.n
     return rows.append_column(LATE, pa.array(late))
 
 
-def rows_of(path: Path, rows: Sequence[int], most_nbytes: float = math.inf) -> pa.Table:
-    """Reads rows of a Parquet file, one row group at a time, each row with all of its request's values.
+def rows_of(path: Path, rows: Sequence[int]) -> pa.Table:
+    """Read rows of a file of a join in this order; only their row groups are read, one at a time.
 
     Args:
-        path: Of a recording, or of a file of a join.
-        rows: Their numbers in the file; ascending where most_nbytes are given.
-        most_nbytes: Of the rows together; with fewer than the first takes, that one alone.
+        path: Of the file.
+        rows: Their numbers in it.
 
     Returns:
-        The rows in this order, the first of them where most_nbytes are taken.
+        The rows, each with all of its request's values.
 
     Raises:
         FileNotFoundError: The file is gone.
@@ -167,21 +165,15 @@ def rows_of(path: Path, rows: Sequence[int], most_nbytes: float = math.inf) -> p
         wanted, sent = np.asarray(rows, np.int64)[order], sent_columns(file.schema_arrow)
         groups = np.searchsorted(starts, wanted, side="right") - 1
         parts: list[pa.Table] = []
-        nbytes = 0
         for group in np.unique(groups).tolist():
             mine = wanted[groups == group] - starts[group]
             table = file.read_row_group(group).combine_chunks()
-            columns = [(column.chunk(0), name in sent) for name, column in zip(table.column_names, table.columns)]
-            picked = [(column, value_rows(column)[mine] if fill else mine) for column, fill in columns]
-            ends = nbytes + np.cumsum(sum(row_nbytes(column)[at] for column, at in picked))
-            fitting = max(0 if parts else 1, int(np.searchsorted(ends, most_nbytes, side="right")))
-            arrays = [column.take(pa.array(at[:fitting])) for column, at in picked]
+            arrays = [
+                column.chunk(0).take(pa.array(value_rows(column.chunk(0))[mine] if name in sent else mine))
+                for name, column in zip(table.column_names, table.columns)
+            ]
             parts.append(pa.Table.from_arrays(arrays, schema=table.schema))
-            if fitting < len(mine):
-                break
-            nbytes = int(ends[-1])
-        found = pa.concat_tables(parts).combine_chunks()
-        return found if len(found) < len(order) else found.take(pa.array(np.argsort(order)))
+        return pa.concat_tables(parts).combine_chunks().take(pa.array(np.argsort(order)))
 
 
 def seconds(times: pa.ChunkedArray) -> np.ndarray:

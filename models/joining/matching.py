@@ -5,13 +5,21 @@ window, and a negative otherwise; rows leave in the order of their numbers. An o
 row is looked for among those that were emitted. An outcome without a row is kept until its row must have been read,
 and is then unmatched: its request was not recorded, or had left more than late_s ago.
 
+Ids of requests are the clients', so one may be there more than once. When a row leaves, those of its id that have come
+in the meantime, and one that has left in the last while, contest it. Where they repeat its request one counts, and the
+others are left out as retried. Where they do not, nobody can tell whose an outcome is: all that wait are left out as
+disowned, and outcomes of the id are ambiguous, for the last while to come. So whoever uses another's id can keep the
+other's row from being learned, and has no label of it.
+
 Invariants
 - Rows leave as a prefix of their numbers: a number says what has left.
 - An outcome is open from when it is read until what it says has been emitted or counted; it has one of these fates, and
   is counted once. Open ones are what has to be read again after a crash: open_outcomes().
 - Of several outcomes of one row the first that is read counts.
+- No outcome is emitted with a row before recordings have been read up to the outcome's time: until then another request
+  of the id may come to light.
 
-Cost: about 250 bytes a waiting row, whatever its features are: those are read again when it leaves. Refused: waiting
+Cost: about 280 bytes a waiting row, whatever its features are: those are read again when it leaves. Refused: waiting
 rows with their features (ten times the memory), or in files of our own (the recordings are such files).
 """
 
@@ -21,21 +29,29 @@ import base64
 import itertools
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from models.joining.emitted_rows import RowPlace
+from models.joining.emitted_rows import EmittedRows, RowPlace
 from processor.errors import Corrupt
+
+SINCE_ALIKE = ("retried", "disowned", "ambiguous")
+"""Counts of releases that compare the rows of an id."""
 
 
 @dataclass(slots=True)
 class JoinCounts:
-    """What has become of rows and outcomes. lost: rows whose recording was gone when their window ended. Outcomes:
-    positives in time; late, which were corrected; unmatched; duplicates of a row's first; too_late for a correction, or
-    whose row's file is gone. repeated: rows of a request id that still waited under that id."""
+    """What has become of rows and outcomes.
+
+    rows: emitted. lost: rows whose recording was gone when their window ended. repeated: emitted rows that no outcome
+    finds, as an earlier row of the request has their key. retried, disowned: rows that were left out, as they repeat a
+    request, and as several requests have their id. Outcomes: positives in time; late, which were corrected; unmatched;
+    duplicates of a row's first; too_late for a correction, or whose row's file is gone; ambiguous, of rows that were
+    disowned.
+    """
 
     rows: int = 0
     lost: int = 0
@@ -45,6 +61,9 @@ class JoinCounts:
     unmatched: int = 0
     duplicates: int = 0
     too_late: int = 0
+    retried: int = 0
+    disowned: int = 0
+    ambiguous: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +77,27 @@ class Hit:
 
 @dataclass(slots=True)
 class WaitingRow:
-    """A recorded row whose window has not ended."""
+    """A recorded row whose window has not ended. before: where a row of its key has left; later: rows of its key that
+    have come since, of the first one alone. left_out: a fate of JoinCounts; "": it is emitted."""
 
     number: int
     time_s: float
     key: bytes
     hit: Hit | None = None
+    before: RowPlace | None = None
+    later: list[WaitingRow] | None = None
+    left_out: str = ""
+
+    @property
+    def of_one_request(self) -> Iterator[WaitingRow]:
+        """The row, and later ones of its request, which has one time for all."""
+        yield self
+        yield from (row for row in self.later or () if row.time_s == self.time_s)
+
+    @property
+    def of_others(self) -> Iterator[WaitingRow]:
+        """The later rows of other requests."""
+        return (row for row in self.later or () if row.time_s != self.time_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +146,11 @@ class Matcher:
         self,
         wait_s: float,
         late_s: float,
-        emitted: Callable[[Sequence[bytes]], list[RowPlace | None]],
+        emitted: EmittedRows,
         known: OpenOutcomes,
         counts: JoinCounts,
     ) -> None:
-        """emitted: finds rows that have left by their keys, and takes each for a positive from then on; known, counts:
-        as of when the join was left."""
+        """emitted: rows that have left; known, counts: as of when the join was left."""
         self._wait_s, self._last_s, self._emitted = wait_s, max(wait_s, late_s), emitted
         self._rows: deque[WaitingRow] = deque()
         self._by_key: dict[bytes, WaitingRow] = {}
@@ -144,11 +177,13 @@ class Matcher:
 
     def take_rows(self, first: int, times_s: Sequence[float], keys: Sequence[bytes]) -> None:
         """Recorded rows from number `first` on, in order."""
-        for number, time_s, key in zip(itertools.count(first), times_s, keys):
-            row = WaitingRow(number, time_s, key)
+        places = self._emitted.places(keys)
+        for number, time_s, key, before in zip(itertools.count(first), times_s, keys, places):
+            row = WaitingRow(number, time_s, key, before=before)
             self._rows.append(row)
-            if key in self._by_key:
-                self.counts.repeated += 1
+            if (earlier := self._by_key.get(key)) is not None:
+                earlier.later = earlier.later or []
+                earlier.later.append(row)
                 continue
             self._by_key[key] = row
             if (hit := self._held.pop(key, None)) is not None:
@@ -171,9 +206,9 @@ class Matcher:
             else:
                 strangers.append((key, hit))
         self._end = max(self._end, first + len(keys))
-        for (key, hit), place in zip(strangers, self._emitted([key for key, _ in strangers])):
+        for (key, hit), place in zip(strangers, self._emitted.find([key for key, _ in strangers])):
             if place is not None:
-                self._correct(LateHit(hit, place, key), place.positive)
+                self._correct(LateHit(hit, place, key))
             elif key in self._held:
                 self.close([hit], "duplicates")
             else:
@@ -188,15 +223,58 @@ class Matcher:
             found.append(row)
         return found
 
+    def contested(self, rows: Sequence[WaitingRow]) -> list[WaitingRow]:
+        """Those of the first rows, which are about to leave, whose request may not be the only one of its id."""
+        return [
+            row
+            for row in rows
+            if self._by_key.get(row.key) is row and (row.before is not None or next(row.of_others, None) is not None)
+        ]
+
+    def decide(self, row: WaitingRow, alike: bool) -> None:
+        """Decides about a contested row and all later ones of its key. alike: they all repeat one request, of which the
+        row counts, or the one before it."""
+        if not alike:
+            for one in (row, *(row.later or ())):
+                one.left_out = "disowned"
+            if row.hit is not None:
+                self.close([row.hit], "ambiguous")
+                row.hit = None
+            return
+        for one in row.of_others:
+            one.left_out = "retried"
+        if row.before is None:
+            return
+        for one in row.of_one_request:
+            one.left_out = "retried"
+        if row.hit is not None:
+            (place,) = self._emitted.find([row.key])
+            self._correct(LateHit(row.hit, place or row.before, row.key))
+            row.hit = None
+
+    def corrections(self, until_s: float, most: int) -> list[LateHit]:
+        """The first late outcomes, at most so many, of times before until_s, up to which recordings have been read.
+        Those whose id another request has used since go to that one, or are ambiguous."""
+        late, self.late = self.late, []
+        for one, place in zip(late, self._emitted.places([one.key for one in late])):
+            row = self._by_key.get(one.key)
+            if row is not None and not row.left_out:
+                self._attach(row, one.hit)
+            elif place is not None and place.disowned:
+                self.close([one.hit], "ambiguous")
+            else:
+                self.late.append(one)
+        return [one for one in self.late if one.hit.time_s < until_s][:most]
+
     def in_time(self, row: WaitingRow) -> float:
         """The label of a row that leaves: what came within its window, 0 for nothing."""
         return row.hit.value if row.hit is not None and row.hit.time_s <= row.time_s + self._wait_s else 0.0
 
     def leave(self, rows: int, places: Sequence[RowPlace] | None) -> None:
-        """The first rows leave. places: where each is emitted; None: they are lost."""
+        """The first rows leave. places: where each is emitted that is not left out; None: they are lost."""
         for n in range(rows):
             row = self._rows.popleft()
-            if self._by_key.get(row.key) is row:
+            if first := self._by_key.get(row.key) is row:
                 del self._by_key[row.key]
             hit = row.hit
             if places is None:
@@ -204,15 +282,17 @@ class Matcher:
                 if hit is not None:
                     self._forgo(hit)
                 continue
+            if row.left_out:
+                setattr(self.counts, row.left_out, getattr(self.counts, row.left_out) + 1)
+                continue
             self.counts.rows += 1
+            self.counts.repeated += not first
             if hit is None:
                 continue
             if self.in_time(row):
                 self.close([hit], "positives")
-            elif self._last_s > self._wait_s:
-                self._correct(LateHit(hit, places[n], row.key), False)
             else:
-                self.close([hit], "too_late")
+                self._correct(LateHit(hit, places[n], row.key))
 
     def close(self, hits: Sequence[Hit], fate: str) -> None:
         """These outcomes have this fate, a field of JoinCounts."""
@@ -241,9 +321,13 @@ class Matcher:
         else:
             row.hit = hit
 
-    def _correct(self, late: LateHit, positive: bool) -> None:
-        if positive:
+    def _correct(self, late: LateHit) -> None:
+        if late.place.disowned:
+            self.close([late.hit], "ambiguous")
+        elif late.place.positive:
             self.close([late.hit], "duplicates")
+        elif self._last_s == self._wait_s:
+            self.close([late.hit], "too_late")
         else:
             self.late.append(late)
 
@@ -253,8 +337,9 @@ class Matcher:
 
 
 def counts_from(said: dict[str, int]) -> JoinCounts:
-    """What asdict() gave of counts; raises Corrupt."""
+    """What asdict() gave of counts, and an older release of the counts that it had; raises Corrupt."""
+    counts = dict.fromkeys(SINCE_ALIKE, 0) | said
     names = asdict(JoinCounts())
-    if not all(type(said.get(name)) is int for name in names):
+    if not all(type(counts.get(name)) is int for name in names):
         raise Corrupt("counts: an integer for each wanted")
-    return JoinCounts(**{name: said[name] for name in names})
+    return JoinCounts(**{name: counts[name] for name in names})

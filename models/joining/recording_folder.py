@@ -8,6 +8,7 @@ their rows' window ends by their rows. Row numbers are the journal's (models.str
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -15,11 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from models.data.decoding import DECODERS
+from models.data.sent_once import row_nbytes
 from models.data.source import Schema
-from models.joining.joined_folder import ROWS_NBYTES, rows_of
+from models.joining.joined_folder import ROWS_NBYTES
 from models.streams.arrived_rows import Rejected, Rows
 from models.streams.growing_folder import GrowingFolder
 from models.streams.stream import Caller, Segment, Unread, check_places
@@ -108,16 +112,15 @@ class RecordingFolder:
 
     def recorded(self, journal: StreamJournal, numbers: Sequence[int]) -> tuple[int, pa.Table | None]:
         """The first rows of `numbers`, ascending, that have the same columns and take about ROWS_NBYTES at most, and
-        how many they are; None where they are gone."""
+        how many they are; None where they are gone, or cannot be decoded, which sets their file aside."""
         count, left_nbytes = 0, ROWS_NBYTES
         tables: list[pa.Table] = []
         for first, segment in journal.since(numbers[0]):
             mine = [number - first for number in numbers[count:] if number < first + segment.rows]
             if not mine:
                 break
-            try:
-                rows = rows_of(self._folder / segment.where["file"], mine, left_nbytes)
-            except FileNotFoundError:
+            rows = self._rows(segment.where["file"], mine, left_nbytes)
+            if rows is None:
                 if not tables:
                     return len(mine), None
                 break
@@ -129,6 +132,28 @@ class RecordingFolder:
             if count == len(numbers) or len(rows) < len(mine) or left_nbytes <= 0:
                 break
         return count, pa.concat_tables(tables).combine_chunks()
+
+    def _rows(self, name: str, rows: Sequence[int], most_nbytes: int) -> pa.Table | None:
+        """The first of these rows of a file that take about so much; None where it is gone, is damaged, or takes too
+        much memory."""
+        path = self._folder / name
+        if not path.is_file():
+            return None
+        try:
+            batches: list[pa.RecordBatch] = []
+            with contextlib.closing(DECODERS.rows(path, rows)) as found:
+                for batch in found:
+                    ends = np.cumsum(sum(map(row_nbytes, batch.columns)))
+                    fitting = max(0 if batches else 1, int(np.searchsorted(ends, most_nbytes, side="right")))
+                    batches.append(batch.slice(0, fitting))
+                    most_nbytes -= int(ends[-1])
+                    if fitting < batch.num_rows or most_nbytes <= 0:
+                        break
+            return pa.Table.from_batches(batches)
+        except (BadInput, pa.ArrowException) as error:
+            if path.is_file():
+                self._files.set_aside(name, str(error))
+            return None
 
     def _begins(self, segment: Segment) -> tuple[tuple[int, str], str]:
         """Where a file stands among others, and whose requests it has."""

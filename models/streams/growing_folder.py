@@ -9,8 +9,10 @@ again says so. Looking costs a listing: at most a twentieth of the time.
 
 One bad file never holds up those behind it. What is no regular file (a pipe would be waited for for ever), cannot be
 opened, has a damaged footer or, beside files that were taken, lacks a column, is set aside: told once, counted, and
-looked at again when it changes. Damage that is found while rows are decoded rejects the rows from there to the end of
-the piece. The first file of a stream that lacks a column ends the run: then the configuration is wrong.
+looked at again when it changes. Rows are decoded in a process of their own, with a limit of memory, as anybody may have
+written a file (models.data.decoding). Damage that is found then, and what takes too much memory, rejects the rows from
+there to the end of the piece. The first file of a stream that lacks a column ends the run: then the configuration is
+wrong.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path, PurePosixPath
 import pyarrow as pa
 
 from models.data.canonical import CanonicalColumns
+from models.data.decoding import DECODERS
 from models.data.files import ParquetFile
 from models.data.formats import PARQUET_SUFFIXES
 from models.data.source import Schema
@@ -94,14 +97,14 @@ class GrowingFolder:
         file = ParquetFile(path)
         types = self._types(file)
         pieces = list(file.pieces(types, 0))
-        for piece, end in zip(pieces, [*(p.first for p in pieces[1:]), segment.rows]):
+        for number, (piece, end) in enumerate(zip(pieces, [*(p.first for p in pieces[1:]), segment.rows])):
             row = piece.first
             try:
-                for batch in piece.read():
+                for batch in DECODERS.piece(path, list(types), number):
                     yield TableRows(batch, self._columns, name, row)
                     row += batch.num_rows
             except BadInput as error:
-                # A damaged page: the same rows each time, as the file does not change.
+                # A damaged page, or one of too much memory: the same rows each time, as the file does not change.
                 yield Rejected(end - row, str(error), damage=True)
 
     def forgets(self, segment: Segment) -> bool:
@@ -161,6 +164,10 @@ class GrowingFolder:
             found.append(Segment({"file": name, "nbytes": seen[0]}, file.count_rows()))
         self._unfinished = unfinished
         return found
+
+    def set_aside(self, name: str, why: str) -> None:
+        """Counts a file that was taken as set aside, and tells why."""
+        self._set_aside(name, (0, self._taken.get(name, 0)), why)
 
     def _set_aside(self, name: str, seen: tuple[int, int], why: str) -> None:
         if self._aside.get(name) != seen:

@@ -57,7 +57,8 @@ class RunState:
     digests are. train: what is filled in of [train] (models.training.defaults), {} where the file is older than that.
     full_rows: as the configuration had it when the version was made; None before, and where the file is older.
     epoch_scores: of each epoch that early stopping has judged, higher is better. version_row: position when the version
-    was made. guard: what is usual of windows (models.training.window_guard).
+    was made. guard: what is usual of windows (models.training.window_guard). hash_seeds: of tables of strings, drawn
+    once; a table without one, as in a file that is older than they are, has seed 0.
     """
 
     fingerprint: str
@@ -77,6 +78,7 @@ class RunState:
     epoch_scores: list[float] = dataclasses.field(default_factory=list)
     version_row: int = 0
     guard: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    hash_seeds: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

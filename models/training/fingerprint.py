@@ -22,7 +22,8 @@ MADE_OF = ("from_", "boundaries", "cross", "buckets", "column_kind")
 def fingerprint(config: TrainConfig) -> str:
     """One word for all of settings(): files of one word continue each other's checkpoints."""
     features = [replace(f, side="context", dtype="") for f in config.features]
-    parts: list[Any] = [_model(config), [_feature(f) for f in features], config.train.optimizer, config.train.seed]
+    train = config.train
+    parts: list[Any] = [_model(config), [_feature(f) for f in features], train.optimizer, train.known_seed]
     if len(config.data.labels) > 1:
         parts.append(list(config.data.labels))
     if config.fusion:
@@ -39,7 +40,7 @@ def settings(config: TrainConfig) -> dict[str, Any]:
         kept = {key: value for key, value in _feature(feature).items() if key not in ("name", "side", "dtype")}
         found |= {f"features.{feature.name}.{key}": value for key, value in kept.items()}
     found |= {"features": [f.name for f in config.features]}
-    found |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.seed}
+    found |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.known_seed}
     if len(config.data.labels) > 1:
         found |= {"data.label": list(config.data.labels)}
     found |= {f"fusion.{output}": text for output, text in config.fusion.items()}

@@ -53,7 +53,7 @@ from models.training.stream_guard import StreamGuard
 from models.training.stream_quality import StreamQuality, metrics_line
 from models.training.stretches import Stretches
 from models.training.trainer import BoundBatch, Trainer
-from models.training.whole_config import begun, continued, scaling_of
+from models.training.whole_config import begun, continued, hash_seeds_of, scaling_of
 from processor.chain.contents import Contents
 from processor.cores import available
 from processor.errors import BadInput, Conflict, NotReady
@@ -129,11 +129,13 @@ class TrainingRun:
             self.config = config = begun(config, self.source, version, rows, self._report.note)
         scaling = saved.scaling if saved else scaling_of(config, self.source, version)
         self._versions = FullVersions(config, self.source, self._report, self._wait)
-        drafted = draft(config, scaling)
+        hash_seeds = saved.hash_seeds if saved else hash_seeds_of(config, version)
+        drafted = draft(config, scaling, hash_seeds)
         self.trainer = (make_trainer or Trainer)(
             drafted, config.train, config.network, config.fusion, config.tables, folder
         )
-        self.state = RunState(fingerprint(config), scaling, settings=settings(config), train=kept(config.train))
+        said, filled_in = settings(config), kept(config.train)
+        self.state = RunState(fingerprint(config), scaling, settings=said, train=filled_in, hash_seeds=hash_seeds)
         measured = config.evaluate
         self.assessment = Assessment(label_names(config.data), measured.by, measured.group)
         extra = [*measured.by, *([measured.group] if measured.group else [])]
@@ -419,7 +421,7 @@ class TrainingRun:
         settings = self.config.train
         batches = self.source.batches(settings.batch_rows, first)
         if mixed and settings.shuffle_rows:
-            seed = settings.seed, self.state.epoch
+            seed = settings.known_seed, self.state.epoch
             batches = shuffled(self.source, settings.batch_rows, first, until, settings.shuffle_rows, seed)
         return self.trainer.in_stretches(Ahead(self._timed(batches, until), self.trainer.transform))
 

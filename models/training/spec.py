@@ -28,6 +28,8 @@ CROSS_KEY = 0xDECAFCAFFE
 """TensorFlow's own, of crosses whose key nobody gives."""
 
 Scaling = dict[str, tuple[float, float]]
+HashSeeds = dict[str, int]
+"""By table, of the hashes of its strings; 0 for a table that is not there."""
 
 
 def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scaling:
@@ -134,8 +136,15 @@ def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float]]]:
     return []
 
 
-def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
-    """The manifest that every version of this model shares: version, files and counts are filled in at publication."""
+def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = None) -> Manifest:
+    """Make the manifest that every version of a model shares; version, files and counts are filled in at publication.
+
+    Args:
+        config: filled in (models.training.whole_config).
+        scaling: of float features.
+        hash_seeds: of tables of strings; 0 for all by default.
+    """
+    seeds = hash_seeds or {}
     fields = wanted_fields(config.features)
     inputs = [Input(f.name, INPUT_DTYPES[f.kind], ragged=f.kind in RAGGED) for f in fields]
     sources, transforms = _transforms(config.features, {i.name for i in inputs})
@@ -145,7 +154,8 @@ def draft(config: TrainConfig, scaling: Scaling) -> Manifest:
     offset = 0
     for f in config.features:
         if f.table:
-            tables.setdefault(f.table, TableEntry(f.table, f.dim, 0, f.dtype or config.publish.table_dtype))
+            dtype = f.dtype or config.publish.table_dtype
+            tables.setdefault(f.table, TableEntry(f.table, f.dim, 0, dtype, hash_seed=seeds.get(f.table, 0)))
         mean, scale = scaling.get(f.name, (0.0, 1.0))
         width = feature_width(f.combiner, f.dim, f.max_length) if f.table else 1
         read, kind, table = sources[f.name], f.kind, config.tables.get(f.table, TableConfig())

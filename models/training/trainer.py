@@ -108,7 +108,7 @@ class Trainer:
                 t.name,
                 t.dim,
                 row_optimizer(own.optimizer, own),
-                settings.seed * 1_000_003 + n,
+                settings.known_seed * 1_000_003 + n,
                 Initial(config.init, config.init_scale),
                 _admission(config, shards),
                 _budget(config, scratch, processes),

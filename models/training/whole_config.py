@@ -3,9 +3,13 @@ from, as the version has it whose weights it begins with, or chosen by the data.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
+import xxhash
+
+from models.config.feature_sections import HASHED
 from models.config.train_config import TrainConfig
 from models.data.source import Source
 from models.embedding.multi_hash import NO_HASH
@@ -13,9 +17,12 @@ from models.training.checkpoint import RunState
 from models.training.defaults import BEFORE, chosen, filled, scheduled, told, transformed
 from models.training.fingerprint import changed, fingerprint, settings
 from models.training.hash_choice import decided, measured, of_version
-from models.training.spec import Scaling, draft, measure_scaling, measure_transforms, share_of_ones
+from models.training.spec import HashSeeds, Scaling, draft, measure_scaling, measure_transforms, share_of_ones
 from processor.errors import BadInput
 from processor.package.manifest import Manifest
+
+SEED_BITS = 63
+"""Of a table's hash_seed in a manifest."""
 
 
 def continued(config: TrainConfig, saved: RunState, rows: int | None, folder: str) -> TrainConfig:
@@ -61,7 +68,8 @@ def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Sca
     the configuration."""
     if old is None:
         return measure_scaling(source, config.features)
-    drafted = draft(config, {f.name: (f.mean, f.scale) for f in old.features if f.kind == "float"})
+    scaling = {f.name: (f.mean, f.scale) for f in old.features if f.kind == "float"}
+    drafted = draft(config, scaling, hash_seeds_of(config, old))
     shapes = [{t.name: t.dim for t in m.tables} for m in (old, drafted)]
     columns = [[(f.name, f.kind, f.table, f.width) for f in m.features] for m in (old, drafted)]
     inputs = [(m.inputs, m.transforms) for m in (old, drafted)]
@@ -71,4 +79,22 @@ def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Sca
             f"--new-version: version {old.version} has another architecture, other features or other tables"
             " than the training file, so its weights cannot go on; --from-scratch trains new ones"
         )
-    return {f.name: (f.mean, f.scale) for f in old.features if f.kind == "float"}
+    return scaling
+
+
+def hash_seeds_of(config: TrainConfig, old: Manifest | None) -> HashSeeds:
+    """Return the seed of each table that strings are looked up in, for their hashes.
+
+    Without its seed nobody can make a string whose hash is that of another one, and so have the other's row trained. A
+    run whose training file gives train.seed is to be repeatable, so its seeds follow from that number.
+
+    Args:
+        config: of the run.
+        old: the version whose weights are there, whose rows are keyed by the seeds that it has; None without one.
+    """
+    if old is not None:
+        return {t.name: t.hash_seed for t in old.tables}
+    tables, seed = {f.table: None for f in config.features if f.table and f.kind in HASHED}, config.train.seed
+    if seed is None:
+        return {name: secrets.randbits(SEED_BITS) for name in tables}
+    return {name: xxhash.xxh3_64_intdigest(name.encode(), seed) >> (64 - SEED_BITS) for name in tables}

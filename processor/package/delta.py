@@ -37,6 +37,9 @@ MAX_DELTA_NBYTES = 16 << 30
 MAX_TIME_S = 1e12
 """Times are Unix seconds below this, so the milliseconds of any day since 2001 are beyond it."""
 MAX_NATURAL = 10**18
+MOST_IN_ROW = 2.0**56
+"""Rows are multiplied with each other and added up in float32: of numbers below this, squares and sums of 65,536 of
+them are finite, so that no score is infinity less infinity. Rows of a full version may be larger, as imported ones."""
 
 DeltaBytes = bytes | bytearray | NDArray[np.uint8]
 """A delta's file in memory."""
@@ -110,12 +113,14 @@ class Delta:
             if table.rows.shape != (len(table.keys), dim):
                 wanted, got = [len(table.keys), dim], list(table.rows.shape)
                 raise BadInput(f"delta: table {name!r}: rows of shape {wanted} wanted, got {got}")
-            if not all_finite(table.rows):
-                raise BadInput(f"delta: table {name!r}: rows hold NaN or infinity")
             dtype = tables[name].dtype
-            below = ROW_TYPES[dtype].below
-            if below < np.inf and not all_below(table.rows, below):
-                raise BadInput(f"delta: table {name!r}: rows below {below:g} wanted for {dtype}")
+            below = min(ROW_TYPES[dtype].below, MOST_IN_ROW)
+            if not all_below(table.rows, below):
+                if not all_finite(table.rows):
+                    raise BadInput(f"delta: table {name!r}: rows hold NaN or infinity")
+                largest = float(np.abs(table.rows).max())
+                kept = f"numbers below {below:g} for {dtype}"
+                raise BadInput(f"delta: table {name!r}: rows: expected {kept}, got {largest:g}")
             both = np.concatenate([table.keys, table.removed])
             both.sort()
             if (both[1:] == both[:-1]).any():

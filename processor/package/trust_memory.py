@@ -169,6 +169,17 @@ class TrustMemory:
         return self.folder / f"{model}.json"
 
 
+def newest_trusted(memory: TrustMemory | None, model: str) -> int:
+    """Return the newest version of a model that was served before; 0 where nothing is remembered."""
+    return memory.of(model).newest if memory is not None else 0
+
+
+def check_downgrade(newest: int, number: int) -> None:
+    """Raise Corrupt for an older version in the place of the newest that was trusted."""
+    if number < newest:
+        raise Corrupt(f"version {newest} that was trusted here wanted, got {number}; {ACCEPT}")
+
+
 def _bytes(known: KnownModel) -> bytes:
     said: dict[str, Any] = {"format": FORMAT, **asdict(known)}
     return (json.dumps(said, sort_keys=True, indent=1) + "\n").encode()

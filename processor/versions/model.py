@@ -33,7 +33,7 @@ from processor.generation import Generation
 from processor.package.delta import Delta, DeltaBytes, parse_delta, read_delta_file
 from processor.package.mapped_file import is_written_to
 from processor.package.repository import FolderWatch, Repository, check_name, listed
-from processor.package.trust_memory import ACCEPT
+from processor.package.trust_memory import check_downgrade, newest_trusted
 from processor.package.version import SNAPSHOTS, VersionReader
 from processor.versions.automatic_release import held_reason
 from processor.versions.change_results import Applied, RolledBack
@@ -397,23 +397,17 @@ class ServedModel(RoutedModel):
         return [f"{self.name} {generation} loaded"]
 
     def _newest_trusted(self) -> int:
-        """The newest version that was served before, where that is remembered (processor.package.trust_memory)."""
-        memory = self._repository.keyring.memory
-        return memory.of(self.name).newest if memory is not None else 0
-
-    def _check_downgrade(self, number: int) -> None:
-        """Raises Corrupt for an older version in the place of one that was served, unless the policy names it."""
-        newest = self._newest_trusted()
-        beside = newest in self.served and newest in self._repository.versions(self.name)
-        if number < newest and not beside and number not in self.policy.versions.versions:
-            raise Corrupt(f"version {newest} that was trusted here wanted, got {number}; {ACCEPT}")
+        return newest_trusted(self._repository.keyring.memory, self.name)
 
     def _admit(self, number: int, by_itself: bool = False) -> ServedVersion:
         """Loads a version, replays its deltas, then offers it to requests. by_itself: nobody has asked for it."""
         self._state(VersionStatus(number, LOADING))
         try:
             if by_itself:
-                self._check_downgrade(number)
+                trusted = self._newest_trusted()
+                beside = trusted in self.served and trusted in self._repository.versions(self.name)
+                if not beside and number not in self.policy.versions.versions:
+                    check_downgrade(trusted, number)
             version, follower = self._rebuild(number)
         except Exception as error:
             if not isinstance(error, FreshetError):

@@ -199,8 +199,9 @@ class Probation:
         self, delta: Delta, digest: str, verdict: str, version: ServedVersion | None = None, reason: str = ""
     ) -> None:
         took = (version.last_apply_ms, version.last_freshness_s) if version is not None else (0.0, 0.0)
-        entry = replace(entry_of(delta, digest, verdict), reason=reason, figures=tuple(self._figures))
-        self.log.add(replace(entry, apply_ms=took[0], age_s=took[1]))
+        figures = tuple(self._figures)
+        entry = entry_of(delta, digest, verdict)
+        self.log.add(replace(entry, reason=reason, figures=figures, apply_ms=took[0], age_s=took[1]))
 
     def _preview(self, version: ServedVersion, change: Change, bounds: DeltaBounds) -> Previewed | None:
         rows, most_s = bounds.preview_rows, bounds.preview_ms / 1e3

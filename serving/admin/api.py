@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from processor.errors import FreshetError
 from processor.generation import Generation
 from processor.watching.aftermath import LabelSums
+from serving.access.access_guard import AccessGuard
 from serving.admin.admin_bodies import (
     Name,
     Version,
@@ -112,18 +113,19 @@ def create_admin(
     lifecycle: Availability[ModelHost],
     metrics: Metrics,
     *,
-    token: str = "",
+    guard: AccessGuard | None = None,
     host: str = "127.0.0.1",
     max_delta_nbytes: int = MAX_DELTA_NBYTES,
     bulk: Executor | None = None,
     live: LiveSamples | None = None,
     data_address: tuple[str, int] | None = None,
+    tls: bool = False,
     explain: ExplainSettings | None = None,
 ) -> Authorization:
     """The admin port's ASGI application. metrics: the data port's, for each model's count of requests. bulk: where
     large deltas are applied, versions loaded and scores explained; where everything else is, if None. live: what the
     console shows, of whoever starts and ends it. data_address: where the data port listens, for requests that are
-    tried. explain: where requests are recorded, and what an explanation may cost."""
+    tried; tls: whether it speaks TLS. explain: where requests are recorded, and what an explanation may cost."""
     # FastAPI's own documentation pages would load scripts from elsewhere.
     app = FastAPI(
         title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None, responses=REFUSALS
@@ -152,9 +154,9 @@ def create_admin(
         LiveStreams(live or LiveSamples(lifecycle, metrics)),
         ModelViews(lifecycle, ExampleRequests(settings.recordings), data_address),
     )
-    for part in (ConsoleFiles(), streams, views, TryCalls(data_address), trail):
+    for part in (ConsoleFiles(), streams, views, TryCalls(data_address, tls), trail):
         part.add_to(app)
-    return Authorization(app, token, host)
+    return Authorization(app, guard, host)
 
 
 class Admin:

@@ -18,6 +18,7 @@ from fastapi.responses import Response
 
 from processor.errors import FreshetError
 from serving.admin.admin_bodies import json_reply
+from serving.admin.authorization import KEY_NAME
 from serving.codecs.wire import show
 
 log = logging.getLogger("freshet.admin")
@@ -42,6 +43,8 @@ class AuditTrail:
     async def run(self, request: Request, what: str, act: Callable[[], Any], executor: Executor | None = None) -> Any:
         """Runs a change in a worker thread and writes one line about it, whatever comes of it."""
         client = request.client.host if request.client else "?"
+        if key := request.scope.get(KEY_NAME):
+            client = f"{client} ({key})"
         began_s = time.monotonic()
 
         def note(outcome: str) -> None:

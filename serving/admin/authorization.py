@@ -1,53 +1,62 @@
 """Authorization, who may talk to the admin port: an ASGI layer in front of everything that the port serves.
 
-In order: without a token the Host header is a name that only this machine could mean, which stops DNS rebinding; a
-browser's request comes from the port's own page (serving.http.sites); the bearer token matches, in constant time.
+In order: where no key is asked for the Host header is a name that only this machine could mean, which stops DNS
+rebinding; a browser's request comes from the port's own page (serving.http.sites); the bearer token is a key with the
+scope of the route (serving.access), as the admin token is.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Awaitable, Callable
 
+from processor.errors import FreshetError
+from serving.access.access_guard import AccessGuard, Forbidden, Visit
+from serving.access.scopes import OPEN, admin_scope
 from serving.http import sites
-from serving.http.asgi import JSON_TYPE, RawHeaders, Receive, Scope, Send, error_body, reply
+from serving.http.asgi import Receive, Scope, Send, error_reply, reply
 
-# The page carries no data of its own and asks for the token; health is for probes, which have none.
-OPEN_PATHS = ("/", "/docs", "/admin/health")
-PAGE_FILES = "/console/"
 READS = ("GET", "HEAD")
+KEY_NAME = "freshet.key"
+"""Where the name of a request's key stands in its scope, for whoever writes down who has done what."""
 
 
 class Authorization:
-    """ASGI middleware. token: "" for none; host: what the port is bound to."""
+    """ASGI middleware. guard: who asks for keys; None where nobody does. host: what the port is bound to."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], token: str, host: str) -> None:
-        self._app = app
-        self._token = token.encode()
+    def __init__(
+        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], guard: AccessGuard | None, host: str
+    ) -> None:
+        self.app = app
+        self._guard = guard
         self._host = host.lower()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            refusal = self._refusal(scope)
-            if refusal is not None:
-                status, message = refusal
-                headers: RawHeaders = [
-                    JSON_TYPE,
-                    *([(b"www-authenticate", b"Bearer")] if status == 401 else []),
-                ]
-                await reply(send, status, error_body(message), headers)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            visit = self._admit(scope)
+        except FreshetError as error:
+            status, body, headers = error_reply(error)
+            await reply(send, status, body, headers)
+            return
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            if visit is not None:
+                visit.end()
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        headers = dict(scope["headers"])
-        refusal = "" if self._token else sites.rebound(headers, self._host)
-        refusal = refusal or sites.foreign(headers, changes=scope["method"] not in READS)
+    def _admit(self, scope: Scope) -> Visit | None:
+        headers, method = dict(scope["headers"]), scope["method"]
+        refusal = "" if self._guard is not None else sites.rebound(headers, self._host)
+        refusal = refusal or sites.foreign(headers, changes=method not in READS)
         if refusal:
-            return 403, refusal
-        opened = scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE_FILES)
-        if self._token and not opened:
-            scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
-                return 401, "authorization: a valid bearer token wanted"
-        return None
+            raise Forbidden(refusal)
+        if self._guard is None:
+            return None
+        address = scope["client"][0] if scope.get("client") else ""
+        wanted, authorization = admin_scope(method, scope["path"]), headers.get(b"authorization")
+        visit = self._guard.admit(wanted, authorization, address)
+        if wanted != OPEN:
+            scope[KEY_NAME] = self._guard.name_of(authorization)
+        return visit

@@ -1,7 +1,8 @@
 """POST /admin/models/{name}/try: one predict request, handed to the server's own data port and computed as any other.
 
 The page is of another origin than the data port, which is opened to no other site for it. The body goes on as it came,
-so whatever a prediction is refused for refuses this one. Where workers answer, one of them answers this.
+so whatever a prediction is refused for refuses this one; so does the key, which needs the scope predict where the data
+port asks for one. Where workers answer, one of them answers this.
 
 Bounded: MOST_CALLS at once, a body of MAX_BODY_NBYTES, a reply of MAX_REPLY_NBYTES, CALL_S.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import ssl
 import time
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
@@ -37,9 +39,11 @@ class _Answer(NamedTuple):
 
 
 class TryCalls:
-    """Calls of one server's data port. address: where it listens; None where there is none to ask."""
+    """Calls of one server's data port. address: where it listens; None where there is none to ask. tls: whether it
+    speaks TLS. Its certificate is not looked at: the address is this server's own, which nobody else can have."""
 
-    def __init__(self, address: tuple[str, int] | None) -> None:
+    def __init__(self, address: tuple[str, int] | None, tls: bool = False) -> None:
+        self._context = ssl._create_unverified_context() if tls else None
         self._address = address and (ANY.get(address[0], address[0]), address[1])
         self._open = 0
 
@@ -68,7 +72,8 @@ class TryCalls:
             )
             path = f"/v1/models/{quote(name, safe='')}{which}:predict"
             began_s = time.perf_counter()
-            answer = await asyncio.to_thread(_call, self._address, path, body)
+            key = request.headers.get("authorization")
+            answer = await asyncio.to_thread(_call, self._address, self._context, path, body, key)
             took_ms = round((time.perf_counter() - began_s) * 1e3, 3)
         finally:
             self._open -= 1
@@ -83,11 +88,19 @@ class TryCalls:
         return Response(orjson.dumps(told), media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def _call(address: tuple[str, int], path: str, body: bytes) -> _Answer:
+def _call(
+    address: tuple[str, int], context: ssl.SSLContext | None, path: str, body: bytes, authorization: str | None
+) -> _Answer:
     """One request on a connection of its own; raises NotReady, TooLarge."""
-    connection = http.client.HTTPConnection(*address, timeout=CALL_S)
+    connection = (
+        http.client.HTTPConnection(*address, timeout=CALL_S)
+        if context is None
+        else http.client.HTTPSConnection(*address, timeout=CALL_S, context=context)
+    )
     try:
         headers = {"content-type": "application/json", "x-model-digest": "1", "connection": "close"}
+        if authorization is not None:
+            headers["authorization"] = authorization
         connection.request("POST", path, body, headers)
         reply = connection.getresponse()
         data = reply.read(MAX_REPLY_NBYTES + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -17,6 +18,7 @@ from processor.extras import needed
 from serving.client.arrays import Values, of_user, tensors
 from serving.client.prediction import AsyncTransport, ClientCall, Prediction, Transport
 from serving.client.retry import Attempts, Retry
+from serving.client.trust import Trust
 
 SCHEMES = ("http", "https", "grpc", "grpcs")
 
@@ -25,24 +27,36 @@ class Client:
     """Predictions of one server.
 
     address: http://host:port, https://..., grpc://host:port or grpcs://... . timeout_s: of a prediction with all its
-    attempts, where it does not say so itself; None for any time. connections: kept open at most, over HTTP.
+    attempts, where it does not say so itself; None for any time. connections: kept open at most, over HTTP. key: of
+    `freshet key create`, for servers that ask for one. ca, certificate, private_key: PEM files; of whom the server's
+    certificate has to be, if not of an authority that the system knows, and the client's own where it is asked for one.
     """
 
     def __init__(
-        self, address: str, *, timeout_s: float | None = 1.0, retry: Retry | None = None, connections: int = 64
+        self,
+        address: str,
+        *,
+        timeout_s: float | None = 1.0,
+        retry: Retry | None = None,
+        connections: int = 64,
+        key: str = "",
+        ca: str = "",
+        certificate: str = "",
+        private_key: str = "",
     ) -> None:
         scheme, target = _target(address)
+        self._trust = trust = Trust(key, ca, certificate, private_key)
         self._timeout_s, self._retry = timeout_s, retry or Retry()
         self._transport: Transport
         if scheme.startswith("http"):
             with needed("a client over HTTP"):
                 from serving.client.http_transport import HttpTransport
 
-            self._transport = HttpTransport(address, connections)
+            self._transport = HttpTransport(address, connections, _context(scheme, trust))
         else:
             from serving.client.grpc_transport import RpcTransport
 
-            self._transport = RpcTransport(target, _credentials(scheme))
+            self._transport = RpcTransport(target, _credentials(scheme, trust))
 
     def predict(
         self,
@@ -60,7 +74,7 @@ class Client:
         x-sticky-key, x-request-id or traceparent; over gRPC the metadata. Raises FreshetError: BadInput, NotFound,
         Overloaded, NotReady, Expired and Lost, the last attempt's.
         """
-        call = _call(model, inputs, version, outputs, headers)
+        call = _call(model, inputs, version, outputs, headers, self._trust)
         attempts = Attempts(self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:
             left_s = attempts.begin()
@@ -106,20 +120,30 @@ class AsyncClient:
     """Predictions of one server, with asyncio. See Client."""
 
     def __init__(
-        self, address: str, *, timeout_s: float | None = 1.0, retry: Retry | None = None, connections: int = 64
+        self,
+        address: str,
+        *,
+        timeout_s: float | None = 1.0,
+        retry: Retry | None = None,
+        connections: int = 64,
+        key: str = "",
+        ca: str = "",
+        certificate: str = "",
+        private_key: str = "",
     ) -> None:
         scheme, target = _target(address)
+        self._trust = trust = Trust(key, ca, certificate, private_key)
         self._timeout_s, self._retry = timeout_s, retry or Retry()
         self._transport: AsyncTransport
         if scheme.startswith("http"):
             with needed("a client over HTTP"):
                 from serving.client.http_transport import AsyncHttpTransport
 
-            self._transport = AsyncHttpTransport(address, connections)
+            self._transport = AsyncHttpTransport(address, connections, _context(scheme, trust))
         else:
             from serving.client.grpc_transport import AsyncRpcTransport
 
-            self._transport = AsyncRpcTransport(target, _credentials(scheme))
+            self._transport = AsyncRpcTransport(target, _credentials(scheme, trust))
 
     async def predict(
         self,
@@ -132,7 +156,7 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
     ) -> Prediction:
         """See Client.predict."""
-        call = _call(model, inputs, version, outputs, headers)
+        call = _call(model, inputs, version, outputs, headers, self._trust)
         attempts = Attempts(self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:
             left_s = attempts.begin()
@@ -178,12 +202,12 @@ def _target(address: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-def _credentials(scheme: str) -> Any:
-    if scheme == "grpc":
-        return None
-    import grpc
+def _context(scheme: str, trust: Trust) -> ssl.SSLContext | bool:
+    return trust.context() if scheme == "https" else False
 
-    return grpc.ssl_channel_credentials()
+
+def _credentials(scheme: str, trust: Trust) -> Any:
+    return trust.channel_credentials() if scheme == "grpcs" else None
 
 
 def _call(
@@ -192,8 +216,10 @@ def _call(
     version: int | None,
     outputs: Sequence[str],
     headers: Mapping[str, str] | None,
+    trust: Trust,
 ) -> ClientCall:
-    return ClientCall(model, version, tensors(inputs), tuple(outputs), tuple((headers or {}).items()))
+    told = (*trust.headers, *(headers or {}).items())
+    return ClientCall(model, version, tensors(inputs), tuple(outputs), told)
 
 
 def _ranking(user: Mapping[str, Values], candidates: Mapping[str, Values]) -> dict[str, Values]:

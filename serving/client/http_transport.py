@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -19,10 +20,11 @@ READY_PATH = "/v2/health/ready"
 
 
 class HttpTransport:
-    """See Transport. connections: kept open at most."""
+    """See Transport. connections: kept open at most. verify: how the server's certificate is; False over HTTP alone."""
 
-    def __init__(self, address: str, connections: int) -> None:
-        self._client = httpx.Client(base_url=address, limits=_limits(connections), timeout=None, trust_env=False)
+    def __init__(self, address: str, connections: int, verify: ssl.SSLContext | bool) -> None:
+        limits = _limits(connections)
+        self._client = httpx.Client(base_url=address, limits=limits, timeout=None, trust_env=False, verify=verify)
 
     def send(self, call: ClientCall, timeout_s: float | None) -> Prediction:
         path, headers, body = encode(call, timeout_s)
@@ -43,10 +45,11 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """See AsyncTransport. connections: kept open at most."""
+    """See AsyncTransport. connections, verify: see HttpTransport."""
 
-    def __init__(self, address: str, connections: int) -> None:
-        self._client = httpx.AsyncClient(base_url=address, limits=_limits(connections), timeout=None, trust_env=False)
+    def __init__(self, address: str, connections: int, verify: ssl.SSLContext | bool) -> None:
+        limits = _limits(connections)
+        self._client = httpx.AsyncClient(base_url=address, limits=limits, timeout=None, trust_env=False, verify=verify)
 
     async def send(self, call: ClientCall, timeout_s: float | None) -> Prediction:
         path, headers, body = encode(call, timeout_s)

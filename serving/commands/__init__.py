@@ -20,6 +20,7 @@ row_store           tables
 repository_commands  repository
 recording_commands  recordings
 key_commands        keys
+api_key_commands    key
 demo                the whole job in one command
 demo_traffic        the demo's traffic
 table_analysis      inspect --tables

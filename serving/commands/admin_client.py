@@ -1,14 +1,21 @@
-"""A small client of the admin port for the command line: standard library only, no redirects, no proxies."""
+"""A small client of the admin port for the command line: standard library only, no redirects, no proxies.
+
+Over https:// the server's certificate has to be of an authority that the system knows, or of FRESHET_ADMIN_CA; where it
+asks for one, FRESHET_ADMIN_CERT and FRESHET_ADMIN_KEY are shown (PEM files).
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
 from typing import Any
 
 from processor.errors import BadInput, FreshetError, NotReady
+from serving.client.trust import Trust
 
 MAX_REPLY_NBYTES = 16 << 20
 
@@ -29,7 +36,10 @@ class AdminClient:
         self._base = base.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
+        handlers: list[Any] = [urllib.request.ProxyHandler({}), _NoRedirects]
+        if base.startswith("https://"):
+            handlers.append(urllib.request.HTTPSHandler(context=admin_context()))
+        self._opener = urllib.request.build_opener(*handlers)
 
     def get(self, path: str) -> Any:
         return self._call("GET", path, None, "")
@@ -65,6 +75,12 @@ def _message(error: urllib.error.HTTPError) -> str:
         return str(json.loads(error.read(MAX_REPLY_NBYTES))["error"])
     except (ValueError, KeyError, TypeError):
         return f"admin: answered {error.code}"
+
+
+def admin_context() -> ssl.SSLContext:
+    """How commands believe an admin port over https://; raises BadInput."""
+    ca, certificate, key = (os.environ.get(f"FRESHET_ADMIN_{name}", "") for name in ("CA", "CERT", "KEY"))
+    return Trust("", ca, certificate, key).context()
 
 
 def quoted(name: str) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from processor.errors import FreshetError, printable
 from processor.extras import wanted
+from serving.commands.api_key_commands import key_app
 from serving.commands.compile_command import compile_command
 from serving.commands.convert_command import convert
 from serving.commands.delta_commands import delta_app
@@ -68,6 +69,7 @@ app.add_typer(tables_app, name="tables")
 app.add_typer(recordings_app, name="recordings")
 app.add_typer(repository_app, name="repository")
 app.add_typer(keys_app, name="keys")
+app.add_typer(key_app, name="key")
 app.command()(vectors)
 app.command()(demo)
 app.command("import")(import_command)

@@ -15,7 +15,11 @@ delta_app = typer.Typer(help="List, apply, fold and roll back deltas.", no_args_
 AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
 TokenOption = Annotated[
     str,
-    typer.Option("--admin-token", envvar="FRESHET_ADMIN_TOKEN", help="Bearer token; better set in the environment."),
+    typer.Option(
+        "--admin-token",
+        envvar="FRESHET_ADMIN_TOKEN",
+        help="Bearer token, or a key with the admin scopes; better set in the environment.",
+    ),
 ]
 DEFAULT_ADMIN = "http://127.0.0.1:8502"
 SHOWN = 20

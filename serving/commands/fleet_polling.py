@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from processor.errors import BadInput, FreshetError, printable
+from serving.commands.admin_client import admin_context
 from serving.commands.fleet_comparison import Said, read_report
 
 MAX_REPLY_NBYTES, MAX_HEAD_NBYTES = 4 << 20, 1 << 16
@@ -131,7 +132,7 @@ async def _ask(replica: AdminAddress, token: str, timeout_s: float, model: str |
 
 
 async def _fetch(replica: AdminAddress, token: str) -> tuple[int, bytes]:
-    context = ssl.create_default_context() if replica.secure else None
+    context = admin_context() if replica.secure else None
     name = (replica.name or replica.host) if replica.secure else None
     reader, writer = await asyncio.open_connection(
         replica.host, replica.port, ssl=context, server_hostname=name, limit=MAX_HEAD_NBYTES

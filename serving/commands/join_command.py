@@ -68,7 +68,7 @@ def join(
     )  # fmt: skip
     console = Console()
     teller = CalibrationTeller(AdminClient(admin, admin_token, TELL_TIMEOUT_S), console) if admin else None
-    run = JoinRun(settings, tell=teller)
+    run = JoinRun(settings, tell=teller, note=lambda text: console.print(text, highlight=False, markup=False))
     end_gently(run.stop)
     if metrics_port:
         serve_metrics(JoinMetrics(lambda: run.model, run.standing), metrics_host, metrics_port)
@@ -126,7 +126,10 @@ def report(standing: JoinStanding, out: Path) -> Table:
         "unmatched": counts.unmatched,
         "duplicates": counts.duplicates,
         "not sound": standing.rejected,
+        "ambiguous": counts.ambiguous,
         "repeated rows": counts.repeated,
+        "retried rows": counts.retried,
+        "disowned rows": counts.disowned,
         "lost rows": counts.lost,
         "lost recordings": standing.lost_files,
         "files set aside": standing.files_aside,

@@ -114,7 +114,8 @@ TRAIN = FileSection(
         "patience": "epochs end when so many have not been better on the held-out rows; 0: never",
         "stop_by": "what is better: `auc`, `log_loss`",
         "wire": "rows and gradients between processes: `float32`, `float16` ([processes.md](../how-to/processes.md))",
-        "seed": "of everything that is drawn",
+        "seed": "of everything that is drawn, so that runs repeat; left out: 0, and the seeds of strings' hashes are"
+        " secret and new in each run ([strings](../how-to/train.md#strings))",
         "initial_accumulator": f"where the squares begin that are added up ({ADAGRADS})",
         "l1": "rows that hardly matter become zero (ftrl)",
         "l2": "of the embeddings (ftrl)",
@@ -130,6 +131,7 @@ TRAIN = FileSection(
         "batch_rows": CHOSEN,
         "initial_accumulator": f"{CHOSEN}; 0.1 with a named optimizer",
         "schedule_steps": "with the full version",
+        "seed": "none",
     },
 )
 PUBLISH = FileSection(

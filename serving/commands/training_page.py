@@ -52,7 +52,7 @@ def _section(section: FileSection) -> str:
 
 def _type(hint: Any) -> str:
     if isinstance(hint, types.UnionType):
-        return " or ".join(map(_type, typing.get_args(hint)))
+        return " or ".join(_type(one) for one in typing.get_args(hint) if one is not types.NoneType)
     if isinstance(hint, types.GenericAlias):
         return f"list of {SEVERAL[typing.get_args(hint)[0]]}"
     return NAMES[hint]

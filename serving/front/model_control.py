@@ -23,6 +23,7 @@ from processor.versions.host import ModelHost
 from processor.versions.policy import VersionPolicy
 from processor.versions.routes import AVAILABLE
 from processor.watching.stats import GroupStats, SessionStats
+from serving.access.access_guard import Forbidden, Unauthenticated
 from serving.codecs.wire import show
 from serving.telemetry.triton_statistics import Snapshot, document
 
@@ -35,20 +36,6 @@ MAX_LATEST = 999_999
 Document = dict[str, Any]
 Act = Callable[[str, Document], Document]
 """(operation, its arguments) -> what came of it, all as JSON holds it; blocks. Raises FreshetError."""
-
-
-class Forbidden(FreshetError):
-    """A change that this server does not take on this port."""
-
-    http_status = 403
-    grpc_code = "PERMISSION_DENIED"
-
-
-class Unauthenticated(FreshetError):
-    """A change without the token that it needs."""
-
-    http_status = 401
-    grpc_code = "UNAUTHENTICATED"
 
 
 class Gate:
@@ -64,7 +51,7 @@ class Gate:
             raise Forbidden("model control: turned off on this port; --model-control explicit turns it on")
         scheme, _, token = (authorization or b"").partition(b" ")
         if self._token and not (scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)):
-            raise Unauthenticated("authorization: a valid bearer token wanted")
+            raise Unauthenticated
 
 
 def nothing_to_control(operation: str, arguments: Document) -> Document:

@@ -6,8 +6,10 @@ http_head     the head of a request
 chunked_body  a body in chunks
 body_buffer   a body that comes in pieces, put together
 farewell      how connections end
+tls_transport  TLS under a connection
 patience      how long a connection is waited for
 protocol      predict requests below ASGI
+guarded_protocol  the same, where keys are asked for
 app           everything that the port answers, as one ASGI application
 dialects      how each form of a predict request is read, and how it is answered
 paths         which path asks for what
@@ -19,4 +21,4 @@ sites         which requests a browser sends for another site's page
 schemas       what the routes take and give
 """
 
-__all__ = ["app", "asgi", "connection", "farewell", "pages", "port", "protocol", "sites"]
+__all__ = ["app", "asgi", "connection", "farewell", "guarded_protocol", "pages", "port", "protocol", "sites"]

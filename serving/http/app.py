@@ -22,6 +22,7 @@ from processor.errors import BadInput, FreshetError, NotFound, NotReady, TooLarg
 from processor.features.limits import RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Manifest
+from serving.access.access_guard import Forbidden
 from serving.codecs.wire import (
     CONTENT_ENCODING,
     Body,
@@ -36,7 +37,7 @@ from serving.codecs.wire import (
 from serving.front import catalog, queries
 from serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
 from serving.front.holdings import BodyMemory
-from serving.front.model_control import Act, Forbidden, Gate, nothing_to_control
+from serving.front.model_control import Act, Gate, nothing_to_control
 from serving.front.shared_memory import Regions
 from serving.http import openapi, pages, sites
 from serving.http.asgi import (
@@ -158,9 +159,11 @@ class DataApp:
         control: Act = nothing_to_control,
         regions: Regions | None = None,
         access: AccessLog | None = None,
+        guarded: bool = False,
     ):
         """exchanges: the event loop's. control: what clients may ask of the whole server. regions: shared memory, if it
-        is served. access: where requests are logged; None for nowhere."""
+        is served. access: where requests are logged; None for nowhere. guarded: a guard asks
+        for keys before requests come here."""
         options = exchanges.options
         self.exchanges = exchanges
         self._lifecycle, self.metrics = exchanges.lifecycle, exchanges.metrics
@@ -169,7 +172,7 @@ class DataApp:
         self.heads = HeadCache()
         self.bodies = BodyMemory(max(options.max_bodies_bytes, options.max_body_bytes))
         self._control, self._regions = control, regions
-        self._gate = Gate(options.model_control, options.admin_token)
+        self._gate = Gate(options.model_control, "" if guarded else options.admin_token)
         self.access = access
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
             "live": self._live,

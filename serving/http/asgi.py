@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from processor.errors import BadInput, FreshetError, Overloaded, TooLarge
+from serving.access.access_guard import Unauthenticated
 from serving.codecs.wire import Bound, Headers, header_int
 
 Scope = MutableMapping[str, Any]
@@ -71,6 +72,8 @@ def error_reply(error: FreshetError) -> tuple[int, bytes, RawHeaders]:
     headers = [JSON_TYPE]
     if isinstance(error, Overloaded):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+    elif isinstance(error, Unauthenticated):
+        headers.append((b"www-authenticate", b"Bearer"))
     elif isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode()))
     elif isinstance(error, TooLarge):

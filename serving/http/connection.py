@@ -334,7 +334,7 @@ class HttpConnection(asyncio.Protocol):
             "http_version": head.version,
             "server": self._server,
             "client": self._client,
-            "scheme": "http",
+            "scheme": "http" if self.transport.get_extra_info("ssl_object") is None else "https",
             "root_path": "",
             "headers": head.fields,
             "state": self._app_state.copy(),

@@ -189,6 +189,9 @@ async def end_connections(state: ServerState, timeout_s: float, hurried: Callabl
 def _send_fin(transport: asyncio.Transport) -> None:
     """Sends FIN at once, on a connection with nothing to write: the loop would do it in its next turn, when something
     may have come that was not there to be seen."""
+    if transport.get_extra_info("ssl_object") is not None:
+        # A close_notify goes first, and close() writes it.
+        return
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as own:
         own.shutdown(socket.SHUT_WR)
 

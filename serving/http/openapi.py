@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from serving.access.scopes import HTTP_SCOPES, OPEN
 from serving.codecs.wire import dump_json
 from serving.http.dialects import DIALECTS, Dialect
 from serving.http.schemas import ANY_OBJECT, NUMBER, SCHEMAS, TEXT, Schema, json_of, named, object_of
@@ -30,6 +31,11 @@ ANSWERING = {
     "x-model-digest": ("string", "Digest of the rows and weights that answered, where the request asked for it."),
     "x-request-id": ("string", "The request's own."),
     "x-ignored-inputs": ("string", "Inputs that were sent in columns and that the model does not have."),
+}
+KEYS = {"key": {"type": "http", "scheme": "bearer", "description": "Of freshet key create, where keys are asked for."}}
+KEYED = {
+    "401": "Keys are asked for, and this one is missing, wrong or too old.",
+    "403": "Keys are asked for, and this one has not the scope {scope}.",
 }
 CONTROL = {
     "401": "The admin token is missing or wrong.",
@@ -124,7 +130,7 @@ def document(version: str) -> bytes:
             "openapi": "3.1.0",
             "info": {"title": "Freshet data port", "version": version or "0"},
             "paths": {path: _path(path, operation) for path, operation in OPERATIONS.items()},
-            "components": {"schemas": SCHEMAS},
+            "components": {"schemas": SCHEMAS, "securitySchemes": KEYS},
         }
     )
 
@@ -150,7 +156,9 @@ def _path(path: str, operation: RouteOperation) -> dict[str, Any]:
         reply["headers"] = {
             name: {"description": text, "schema": {"type": kind}} for name, (kind, text) in ANSWERING.items()
         }
-    known = REFUSALS | CONTROL if operation.action in ("load", "unload") else REFUSALS
+    scope = HTTP_SCOPES[operation.action]
+    keyed = {} if scope == OPEN else {code: text.format(scope=scope) for code, text in KEYED.items()}
+    known = REFUSALS | keyed | (CONTROL if operation.action in ("load", "unload") else {})
     refusals = {
         code: {"description": text, "content": _content(json_of(named("Error")))} for code, text in known.items()
     }
@@ -160,6 +168,8 @@ def _path(path: str, operation: RouteOperation) -> dict[str, Any]:
         "parameters": parameters,
         "responses": {"200": reply, **refusals},
     }
+    if scope != OPEN:
+        told["security"] = [{}, {"key": []}]
     if operation.body is None:
         return {"get": told}
     return {"post": {**told, "requestBody": {"required": predicts, "content": _content(operation.body)}}}

@@ -19,10 +19,12 @@ from typing import Any, cast
 import uvicorn
 
 from processor.errors import BadInput
+from serving.access.certificates import Shown
 from serving.front.backlog import HANDSHAKE_S, refuse_newcomers, waiting
 from serving.front.holdings import Connections
 from serving.http.connection import HttpConnection
 from serving.http.farewell import LOOK_S, end_connections
+from serving.http.tls_transport import Handshakes
 
 log = logging.getLogger("freshet.http")
 
@@ -49,9 +51,11 @@ class HttpPort(uvicorn.Server):
         shutdown_timeout_s: float,
         http: Callable[..., HttpConnection],
         most: int | None = None,
+        tls: Shown | None = None,
     ) -> None:
         """listener: bound and listening; None where connections come by adopt(). http: makes connections. most: that
-        there may be; None for what an HTTP port of this process may have."""
+        there may be; None for what an HTTP port of this process may have. tls: what clients are shown; None where they
+        speak without TLS."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -67,6 +71,7 @@ class HttpPort(uvicorn.Server):
         )
         self._listener, self._shutdown_timeout_s = listener, shutdown_timeout_s
         self._most = Connections.here().http if most is None else most
+        self._handshakes = None if tls is None else Handshakes(tls)
         self._adopting: set[asyncio.Task[None]] = set()
         self._pressed = self._starved = False
         self.listening = asyncio.Event()
@@ -95,7 +100,11 @@ class HttpPort(uvicorn.Server):
             refuse_newcomers(self._listener)
             await self._adopt_rest(self._listener)
             self._listener.close()
+        if self._handshakes is not None:
+            self._handshakes.end()
         await asyncio.gather(*self._adopting, return_exceptions=True)
+        if self._handshakes is not None:
+            self._handshakes.close()
         await end_connections(self.server_state, self._shutdown_timeout_s, lambda: self.force_exit)
 
     async def _adopt_rest(self, listener: socket.socket) -> None:
@@ -105,10 +114,7 @@ class HttpPort(uvicorn.Server):
         while not self.force_exit:
             ends = loop.time() >= end_s
             for connection in waiting(listener):
-                try:
-                    await self.adopt(connection)
-                except OSError:
-                    connection.close()
+                self._adopt_soon(connection)
             if ends:
                 return
             await asyncio.sleep(LOOK_S)
@@ -123,7 +129,10 @@ class HttpPort(uvicorn.Server):
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
+        if self._handshakes is None:
+            await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
+        else:
+            await self._handshakes.accept(protocol, connection)
 
     def end(self) -> None:
         """Stops accepting and finishes what is in flight."""
@@ -132,6 +141,8 @@ class HttpPort(uvicorn.Server):
     def abort(self) -> None:
         """Stops without waiting for what is in flight."""
         self.should_exit = self.force_exit = True
+        if self._handshakes is not None:
+            self._handshakes.abort()
         for connection in list(self.server_state.connections):
             connection.transport.abort()
 
@@ -155,9 +166,12 @@ class HttpPort(uvicorn.Server):
                 self._pause()
                 return
             self._starved = False
-            task = asyncio.get_running_loop().create_task(self._take(connection))
-            self._adopting.add(task)
-            task.add_done_callback(self._adopting.discard)
+            self._adopt_soon(connection)
+
+    def _adopt_soon(self, connection: socket.socket) -> None:
+        task = asyncio.get_running_loop().create_task(self._take(connection))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
 
     async def _take(self, connection: socket.socket) -> None:
         try:

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from processor.errors import FreshetError, NotReady
+from serving.access.access_guard import Visit
 from serving.codecs.wire import CONTENT_ENCODING, Body, Bound, Headers
 from serving.front.holdings import SPARE_NBYTES
 from serving.http.app import Answer, DataApp, internal_error
@@ -41,11 +42,12 @@ class _Deaf:
 class Flight:
     """A predict request between its head and its reply, with the attributes of a cycle that its connection looks at.
     body, bound, nbytes: while it comes in pieces: what has come, how long it may become, how long it says it is.
-    telling: the bytes at its beginning which tell whether the rest is wanted; 0 once they have, or none does."""
+    telling: the bytes at its beginning which tell whether the rest is wanted; 0 once they have, or none does. visit:
+    of a guarded port alone (serving.http.guarded_protocol)."""
 
     __slots__ = (
         "body", "bound", "disconnected", "headers", "keep_alive", "nbytes", "response_complete", "route", "start_s",
-        "telling",
+        "telling", "visit",
     )  # fmt: skip
 
     message_event = _Deaf()
@@ -54,6 +56,7 @@ class Flight:
     bound: Bound
     nbytes: int | None
     telling: int
+    visit: Visit
 
     def __init__(self, route: Route, headers: Headers, keep_alive: bool) -> None:
         self.route, self.headers, self.keep_alive = route, headers, keep_alive
@@ -168,7 +171,12 @@ class PredictProtocol(HttpConnection):
     def _answer(self, flight: Flight, answer: Answer) -> None:
         status, body, headers = answer
         flight.response_complete = True
-        protocol, seconds = DIALECTS[flight.route.action].protocol, time.perf_counter() - flight.start_s
+        seconds = time.perf_counter() - flight.start_s
+        try:
+            protocol = DIALECTS[flight.route.action].protocol
+        except KeyError:
+            # What a guard has refused may be any route.
+            protocol = "http"
         self._app.metrics.observe(protocol, status, seconds)
         request_id = flight.headers.get(REQUEST_ID)
         if self._app.access is not None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -25,6 +26,8 @@ from processor.errors import BadInput, FreshetError, NotReady, Overloaded, TooLa
 from processor.features.limits import RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Manifest
+from serving.access.access_guard import AccessGuard
+from serving.access.scopes import ADMIN_WRITE, RPC_SCOPES
 from serving.codecs.messages import message
 from serving.codecs.templates import Templates
 from serving.codecs.wire import Headers
@@ -38,10 +41,12 @@ log = logging.getLogger("freshet.grpc")
 
 Metadata = tuple[tuple[str, str], ...]
 T = TypeVar("T")
+S = TypeVar("S")
 Answer = tuple[bytes, Metadata]
 """A reply, and its trailing metadata."""
 
 INTERNAL = 500
+AUTHORIZATION = b"authorization"
 # Of a message that is no prediction: what is asked for by name, and a configuration of many models.
 MAX_CONTROL_NBYTES = 1 << 20
 
@@ -58,6 +63,15 @@ def headers_of(context: Any) -> Headers:
         name.encode(): value.encode() if isinstance(value, str) else bytes(value)
         for name, value in context.invocation_metadata() or ()
     }
+
+
+def address_of(context: Any) -> str:
+    """The address of a call's client, "" where it has none: a peer is ipv4:10.0.0.1:4711 or ipv6:%5B::1%5D:4711."""
+    kind, _, peer = context.peer().partition(":")
+    host = peer.rpartition(":")[0]
+    if kind == "ipv4":
+        return str(host)
+    return unquote(host).strip("[]") if kind == "ipv6" else ""
 
 
 def echo_of(headers: Headers) -> Metadata:
@@ -166,13 +180,57 @@ C = TypeVar("C", RpcCall, RpcExchange)
 
 class Calls:
     """Turns functions into handlers. exchanges: what predictions share. protocol: a service's name in metrics. access:
-    where calls are logged; None for nowhere. answering: the calls of all services that are being answered."""
+    where calls are logged; None for nowhere. answering: the calls of all services that are being answered. guard: asked
+    before a call is answered; None for nobody. A call that is cancelled counts as in flight no longer, though what it
+    asked for may still be computed."""
 
     def __init__(
-        self, exchanges: Exchanges, protocol: str, *, answering: OpenCalls, access: AccessLog | None = None
+        self,
+        exchanges: Exchanges,
+        protocol: str,
+        *,
+        answering: OpenCalls,
+        access: AccessLog | None = None,
+        guard: AccessGuard | None = None,
     ) -> None:
-        self._exchanges, self._protocol, self._access = exchanges, protocol, access
+        self._exchanges, self._protocol, self._access, self._guard = exchanges, protocol, access, guard
         self.answering = answering
+
+    def guarded(self, name: str, function: Callable[[bytes, C], Awaitable[T]]) -> Callable[[bytes, C], Awaitable[T]]:
+        """The function, which is called once the guard has let its call in; where there is no guard, itself."""
+        if self._guard is None:
+            return function
+        guard, scope = self._guard, RPC_SCOPES.get(name, ADMIN_WRITE)
+
+        async def asked(data: bytes, call: C) -> T:
+            visit = guard.admit(scope, call.headers.get(AUTHORIZATION), address_of(call.context))
+            try:
+                return await function(data, call)
+            finally:
+                visit.end()
+
+        return asked
+
+    def _opened(
+        self, name: str, function: Callable[[S, Any], AsyncIterator[bytes]], each: bool
+    ) -> Callable[[S, Any], AsyncIterator[bytes]]:
+        """The same of a stream. each: its requests are asked for one by one."""
+        if self._guard is None:
+            return function
+        guard, scope = self._guard, RPC_SCOPES.get(name, ADMIN_WRITE)
+
+        async def asked(requests: S, context: Any) -> AsyncIterator[bytes]:
+            sent = scope, headers_of(context).get(AUTHORIZATION), address_of(context)
+            if each:
+                guard.open(*sent)
+            visit = guard.nothing if each else guard.admit(*sent)
+            try:
+                async for reply in function(requests, context):
+                    yield reply
+            finally:
+                visit.end()
+
+        return asked
 
     def raw(self, name: str, function: Callable[[bytes, RpcExchange], Awaitable[Answer]]) -> grpc.RpcMethodHandler:
         """A handler of predictions: a function that takes and gives bytes. name: of the method, in the access log."""
@@ -181,10 +239,12 @@ class Calls:
     def _handler(
         self, name: str, function: Callable[[bytes, C], Awaitable[Answer]], begin: Callable[[Any], C]
     ) -> grpc.RpcMethodHandler:
+        asked = self.guarded(name, function)
+
         async def answer(data: bytes, context: Any) -> bytes:
             call = begin(context)
             try:
-                reply, metadata = await function(data, call)
+                reply, metadata = await asked(data, call)
             except FreshetError as error:
                 told = error
             except asyncio.CancelledError:
@@ -214,21 +274,24 @@ class Calls:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def stream(
-        self, name: str, function: Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
+        self, name: str, function: Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]], each: bool = False
     ) -> grpc.RpcMethodHandler:
-        """A handler of a function that takes a stream of bytes and gives one."""
+        """A handler of a function that takes a stream of bytes and gives one. each: the function has its requests
+        guarded one by one."""
+        opened = self._opened(name, function, each)
 
         async def handle(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-            async for reply in self._streamed(name, function(requests, context), context):
+            async for reply in self._streamed(name, opened(requests, context), context):
                 yield reply
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
     def server_stream(self, name: str, function: Callable[[bytes, Any], AsyncIterator[bytes]]) -> grpc.RpcMethodHandler:
         """A handler of a function that takes bytes and gives a stream of them."""
+        opened = self._opened(name, function, each=False)
 
         async def handle(data: bytes, context: Any) -> AsyncIterator[bytes]:
-            async for reply in self._streamed(name, function(data, context), context):
+            async for reply in self._streamed(name, opened(data, context), context):
                 yield reply
 
         return grpc.unary_stream_rpc_method_handler(handle)
@@ -241,7 +304,7 @@ class Calls:
                 yield reply
         except FreshetError as error:
             code = error.http_status
-            await context.abort(code_of(error), str(error), echo_of(call.headers))
+            await context.abort(code_of(error), str(error), _retry(error) + echo_of(call.headers))
         except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
             raise
         except Exception:

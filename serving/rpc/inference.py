@@ -48,6 +48,7 @@ class Inference:
         self._regions, self._version = regions, version
         self._templates: Templates[kserve_rpc.InferAsked] = Templates()
         self._calls = calls = calls_of("kserve_grpc")
+        self._answer_in_stream = calls.guarded("ModelStreamInfer", self._answer)
         unary = {
             "ServerLive": self._live,
             "ServerReady": self._ready,
@@ -68,7 +69,7 @@ class Inference:
             }
         handlers: Handlers = {name: calls.unary(name, f"{PACKAGE}{name}Request", f) for name, f in unary.items()}
         handlers["ModelInfer"] = calls.raw("ModelInfer", self._infer)
-        handlers["ModelStreamInfer"] = calls.stream("ModelStreamInfer", self._stream)
+        handlers["ModelStreamInfer"] = calls.stream("ModelStreamInfer", self._stream, each=True)
         self.services = {SERVICE: handlers}
 
     async def _infer(self, data: bytes, exchange: RpcExchange) -> Answer:
@@ -93,7 +94,7 @@ class Inference:
         with self._calls.answering.one(context):
             exchange = self._calls.begin(context)
             try:
-                answer = await self._answer(data, exchange)
+                answer = await self._answer_in_stream(data, exchange)
             except FreshetError as error:
                 exchange.end(error.http_status)
                 raise

@@ -11,6 +11,8 @@ one may take to begin, be idle (less where they run short: serving.rpc.rpc_room)
 that pings more often than KEEPALIVE_MIN_MS is told to go away, and connects anew. What messages hold all together is
 not: gRPC reads one a call, and calls are as many as connections and streams allow.
 
+TLS is gRPC's own too, and its handshakes, on its threads: 1.2 at least, ALPN h2, each with the newest certificates.
+
 Refused: handing over accepted connections as the HTTP port does (gRPC takes no descriptors from Python); an event loop
 and thread of its own (see docs/reference/grpc.md for what it measured).
 """
@@ -24,6 +26,8 @@ from typing import Any
 import grpc
 
 from processor.errors import BadInput
+from serving.access.access_guard import AccessGuard
+from serving.access.certificates import Certificates, Shown
 from serving.front.exchange import Exchanges
 from serving.front.holdings import Connections
 from serving.front.model_control import Act, Gate
@@ -60,10 +64,13 @@ class RpcPort:
         control: Act,
         regions: Regions | None = None,
         access: AccessLog | None = None,
+        guard: AccessGuard | None = None,
+        tls: Shown | None = None,
     ) -> None:
-        """address: host:port, reserved. The rest: see DataApp."""
+        """address: host:port, reserved. guard: whom every call meets; None for nobody. tls: what clients are
+        shown; None where they speak without TLS. The rest: see DataApp."""
         lifecycle, options = exchanges.lifecycle, exchanges.options
-        self._exchanges, most = exchanges, Connections.here().rpc
+        self._exchanges, self._tls, most = exchanges, tls, Connections.here().rpc
         self._address, self._shutdown_timeout_s = address, options.shutdown_timeout_s
         self._options = [
             ("grpc.so_reuseport", 1),
@@ -84,8 +91,8 @@ class RpcPort:
         answering = OpenCalls()
         self._room = RpcRoom(answering, most)
         self._keeping: asyncio.Task[None] | None = None
-        calls_of = partial(Calls, exchanges, answering=answering, access=access)
-        gate = Gate(options.model_control, options.admin_token)
+        calls_of = partial(Calls, exchanges, answering=answering, access=access, guard=guard)
+        gate = Gate(options.model_control, "" if guard is not None else options.admin_token)
         services = {
             **TensorFlowServing(lifecycle, calls_of, control, gate).services,
             **Inference(lifecycle, calls_of, control, gate, regions, options.version).services,
@@ -93,17 +100,20 @@ class RpcPort:
         self._health = Health(lifecycle, calls_of, services)
         services |= self._health.services
         services |= Reflection(calls_of, services).services
-        self._services = services
+        self.services = services
         self._server: Any = None
         self._port = 0
 
     async def start(self) -> None:
         """Listens from now on; raises BadInput when the address cannot be had."""
         server = grpc.aio.server(options=self._options)
-        handlers = [grpc.method_handlers_generic_handler(name, methods) for name, methods in self._services.items()]
+        handlers = [grpc.method_handlers_generic_handler(name, methods) for name, methods in self.services.items()]
         server.add_generic_rpc_handlers(tuple(handlers))
         try:
-            bound = server.add_insecure_port(self._address)
+            if self._tls is None:
+                bound = server.add_insecure_port(self._address)
+            else:
+                bound = server.add_secure_port(self._address, _credentials(self._tls))
         except RuntimeError:
             bound = 0
         if not bound:
@@ -122,8 +132,29 @@ class RpcPort:
         self._health.end()
         if self._keeping is not None:
             self._keeping.cancel()
-        if not hurry:
+        # A frame of ours cannot go between two of TLS: there clients hear of the end by gRPC's own stop.
+        if not hurry and self._tls is None:
             # Half of the time is for what has begun.
             told_s = (loop.time() + end_s) / 2
             await say_goaway(self._port, lambda: self._exchanges.begun, told_s)
         await self._server.stop(max(0.0, end_s - loop.time()))
+
+
+def _credentials(tls: Shown) -> grpc.ServerCredentials:
+    """Credentials that follow the certificates."""
+    given = tls()
+
+    def newest() -> Any:
+        """Called with each handshake, on a thread of gRPC's; None for those that it has."""
+        nonlocal given
+        shown = tls()
+        if shown is given:
+            return None
+        given = shown
+        return _configuration(shown)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(given), newest, bool(given.client_ca))
+
+
+def _configuration(shown: Certificates) -> Any:
+    return grpc.ssl_server_certificate_configuration([(shown.key, shown.chain)], shown.client_ca or None)

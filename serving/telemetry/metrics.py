@@ -138,6 +138,8 @@ OTHERS = {
     "recorded_rows": "Candidate rows of those.",
     "recording_dropped": "Requests that were to be recorded, but found the queue full.",
     "traced_requests": "Requests whose traces were sent.",
+    "access_reloads": "Times that new keys or certificates were taken while serving.",
+    "access_reload_failures": "Times that new keys or certificates could not be used; the old ones stay.",
     "traces_dropped": "Traces that found the queue full, or could not be sent.",
 }
 
@@ -307,7 +309,8 @@ class Metrics(Collector):
         counts = self.counts()
         yield from _request_families(counts)
         yield from _prediction_families(counts)
-        for name, count in counts.others().items():
+        # A supervisor counts what workers do not.
+        for name, count in (self._counts.others() | counts.others()).items():
             yield CounterMetricFamily(f"freshet_{name}", OTHERS[name], count)
         yield from self._model_families()
 

@@ -50,10 +50,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from processor.errors import FreshetError, NotReady
 from processor.memory import reserve, share
 from processor.tables.remote.settings import RemoteConfig
+from serving.access.credentials import DATA_PLACE, Credentials
+from serving.access.meters import clear_place, meter_memory
 from serving.front.holdings import Connections
 from serving.front_options import FrontOptions
 from serving.workers.channel import Channel, Gone, Message, refusal
@@ -270,9 +273,18 @@ class Seat:
 class Fleet:
     """The fleet: as many workers as there are seats."""
 
-    def __init__(self, count: int, settings: WorkerSettings, nursery: Nursery | None = None) -> None:
-        """nursery: one that has been started already."""
+    def __init__(
+        self,
+        count: int,
+        settings: WorkerSettings,
+        nursery: Nursery | None = None,
+        meters: NDArray[np.uint8] | None = None,
+    ) -> None:
+        """nursery: one that has been started already. meters: of whoever comes (serving.access.meters)."""
         self.settings = settings
+        self._meters = meter_memory(DATA_PLACE + count) if meters is None else meters
+        (self._meters_handle,) = share([self._meters], "meters")
+        self._credentials = Credentials(-1, {})
         self._seats = [Seat(n) for n in range(count)]
         self._board = reserve(3 * count * 8, "seats").view(np.int64)[: 3 * count].reshape(3, count)
         self._ended, self._computing, self._beats = self._board
@@ -364,6 +376,17 @@ class Fleet:
             with contextlib.suppress(Gone):
                 worker.tell("release", {"share": share})
 
+    def grant(self, credentials: Credentials) -> None:
+        """Has every worker, those to come as well, go by these."""
+        with self._changed:
+            self._credentials = credentials
+            # Whoever does not listen is told last: telling it may wait until it is killed.
+            seats = sorted(self._seats, key=lambda seat: seat.suspect)
+            workers = [seat.worker for seat in seats if seat.worker is not None]
+        for worker in workers:
+            with contextlib.suppress(Gone):
+                worker.tell("credentials", credentials.message())
+
     def bury(self, worker: WorkerProcess) -> None:
         """Returns once the process is dead and everything that it held is given back."""
         worker.bury(self._on_death)
@@ -444,7 +467,8 @@ class Fleet:
         assert self._owner is not None, "start() comes first"
         parcel = Parcel()
         board = parcel.pack(self._board_handle, writable=True)
-        message = {**self.settings.message(), "seat": seat.number, "board": board}
+        meters = parcel.pack(self._meters_handle, writable=True)
+        message = {**self.settings.message(), "seat": seat.number, "board": board, "meters": meters}
         try:
             self._board[:, seat.number] = 0
             beats = functools.partial(self._beats.item, seat.number)
@@ -454,10 +478,12 @@ class Fleet:
             return ""
         with self._changed:
             seat.worker = worker
-            late = self._ending.is_set()
+            late, credentials = self._ending.is_set(), self._credentials
         try:
             if late:
                 return ""
+            if credentials.files:
+                worker.tell("credentials", credentials.message())
             worker.hello.result(START_TIMEOUT_S)
             self._owner.introduce(worker)
             silent = excess = 0
@@ -518,6 +544,7 @@ class Fleet:
         with self._changed:
             seat.offered, seat.worker, seat.died_of = False, None, worker.signal
         self._computing[worker.seat] = 0
+        clear_place(self._meters, DATA_PLACE + worker.seat)
         self._owner.buried(worker)
         self._suspect(seat, False)
         if not self._ending.is_set():

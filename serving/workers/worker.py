@@ -49,8 +49,10 @@ from processor.tables.remote.settings import RemoteConfig
 from processor.versions.replica import Replica
 from processor.versions.routes import Routes, VersionStatus, find
 from processor.versions.traffic import Traffic
+from serving.access.credentials import DATA_PLACE, Access, Credentials
 from serving.data_ports import DataPorts
 from serving.front_options import FrontOptions
+from serving.http.guarded_protocol import GuardedProtocol
 from serving.http.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
 from serving.http.protocol import PredictProtocol
 from serving.lifecycle import Lifecycle
@@ -146,6 +148,10 @@ class CountedProtocol(PredictProtocol):
         self._lost()
 
 
+class GuardedCountedProtocol(CountedProtocol, GuardedProtocol):
+    """The same, where keys are asked for."""
+
+
 class Worker:
     """A worker's process. settings: of fleet.WorkerSettings and fleet.Fleet."""
 
@@ -153,6 +159,7 @@ class Worker:
         self._channel, self._seat = channel, int(settings["seat"])
         options = FrontOptions(**settings["front"])
         self._ended_connections, computing, beats = unpacker.unpack(settings["board"])
+        self._access = Access(options.admin_token, unpacker.unpack(settings["meters"]))
         self._clock = SystemClock()
         self._occupancy = Occupancy(Allowance.here().cores, computing, self._seat, beats)
         groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, self._occupancy)
@@ -170,7 +177,9 @@ class Worker:
             http=None,
             grpc=settings["grpc_address"],
             control=self._control,
-            protocol=CountedProtocol,
+            guard=self._access.guard(DATA_PLACE + self._seat) if options.api_keys else None,
+            tls=self._access.certificates if options.tls_cert else None,
+            protocol=GuardedCountedProtocol if options.api_keys else CountedProtocol,
             protocol_options={"ended": self._connection_ended},
         )
         self._changes = Sequences(CHANGES, "freshet-changes", give_way)
@@ -254,6 +263,8 @@ class Worker:
                 self._calls = self._loop.create_task(self._take_calls(message))
             else:
                 self._reply(message)
+        elif op == "credentials":
+            self._access.take(Credentials.of(message))
         elif op == "drain":
             self._lifecycle.drain()
             self._reply(message)

@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from tests.faults.damage import Skipped
@@ -49,6 +50,7 @@ def campaign(setup, seconds, seed, folder, kinds=INJECTIONS, most=sys.maxsize):
         field.quiet()
         outcome.changes = field.committer.counts.copy()
         outcome.acknowledged = len(field.committer.acknowledged)
+        outcome.guarded = Counter(kind for _, _, kind in field.committer.guarded)
     outcome.counts, outcome.faults = field.tally.counts, field.tally.faults
     return outcome
 

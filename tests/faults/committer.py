@@ -21,11 +21,12 @@ import time
 from collections import Counter
 
 from processor.chain.bare_delta import bare_deltas
+from processor.chain.chain_record import HOLD, RELEASE, ROLLBACK
 from processor.chain.ledger import Ledger
 from processor.errors import FreshetError
 from processor.package.delta import write_delta
 from processor.package.repository import Repository
-from tests.faults.truth import Change, full_state
+from tests.faults.truth import Change, full_state, weights_of
 from tests.packages import write_package
 
 PAUSE_S, ADOPTED_S = 0.15, 60.0
@@ -51,6 +52,8 @@ class Committer(threading.Thread):
         # A rollback that one server made alone, because the repository could not be written: asked again until it is.
         self._owed = None
         self.acknowledged = set()
+        # What guards did: (version, number, kind) of their records.
+        self.guarded = set()
         self.counts = Counter()
         self.stopped = threading.Event()
 
@@ -73,7 +76,11 @@ class Committer(threading.Thread):
 
     def ledger(self, version=None):
         """As the disk has it now, of the newest version that was published here or another."""
-        return Ledger.of(Repository(self._field.repository).version("small", version or self._version), whole=True)
+        ledger = Ledger.of(Repository(self._field.repository).version("small", version or self._version), whole=True)
+        # The rollbacks that are asked for here give no reason.
+        guarded = [one for one in ledger.history.events if one.kind in (HOLD, RELEASE, ROLLBACK) and one.reason]
+        self.guarded |= {(ledger.manifest.version, one.number, one.kind) for one in guarded}
+        return ledger
 
     def state_of(self, ledger, link):
         """What a generation holds, by its line."""
@@ -96,14 +103,18 @@ class Committer(threading.Thread):
             # Dropped while nobody was there: somebody has to take it before another step can be.
             self._wait_until_adopted(ledger)
             return "waited"
+        held = ledger.history.gate is not None
         way = "version" if top >= MOST_STEPS else self._draw.choices(list(WAYS), list(WAYS.values()))[0]
         if way == "version":
             self._publish_version(version + 1)
             return way
-        if way == "rollback" and len(ledger.history.line()) > 3:
+        if way == "rollback" and not held and len(ledger.history.line()) > 3:
             back = ledger.history.line()[-1 - self._draw.randint(1, 2)]
             self._roll_back(self._field.server(), f"{version}.{back.step}")
             return way
+        if held:
+            # Behind a gate records alone are taken; what is sound as a whole ends the hold.
+            way = "record"
         change = Change(version, top + 1)
         delta = change.delta(head.step)
         self._field.truth.know(f"{version}.{change.step}", change.after(self.state_of(ledger, head)))
@@ -172,7 +183,8 @@ class Committer(threading.Thread):
         further = FURTHER if self._field.setup.tiered else ()
         aside = self._field.folder / "aside"
         shutil.rmtree(aside, ignore_errors=True)
-        self._field.setup.before(self._field, write_package(aside, version, users=[*range(20), *further], seed=version))
+        made = write_package(aside, version, users=[*range(20), *further], seed=version, weights=weights_of)
+        self._field.setup.before(self._field, made)
         model = self._field.repository / "small"
         model.mkdir(exist_ok=True)
         arriving = model / f".{version}.arriving"

@@ -134,8 +134,7 @@ class Field:
 
     def start(self, number):
         """Starts a server, and returns when it is ready."""
-        # Each delta of a campaign brings other weights, so that scores tell the generation: the guard would hold them.
-        options = [*self.setup.options, "--delta-guard", "off"]
+        options = [*self.setup.options]
         if self.store is not None:
             options += ["--remote-url", self.store.url]
         log = self.folder / f"serve-{number}.log"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Outcome:
-    """What came of one field. done, skipped: by kind. counts: of requests. faults: texts; changes: by way."""
+    """What came of one field. done, skipped: by kind. counts: of requests. faults: texts; changes: by way.
+    guarded: what guards wrote, by kind."""
 
     setup: str
     seconds: float
@@ -17,6 +18,7 @@ class Outcome:
     counts: Counter = field(default_factory=Counter)
     changes: Counter = field(default_factory=Counter)
     acknowledged: int = 0
+    guarded: Counter = field(default_factory=Counter)
     faults: list = field(default_factory=list)
 
 
@@ -63,7 +65,9 @@ def page(outcomes, seed, command):
         cells = [f"{o.done[kind]:,}" if kind not in o.skipped or o.done[kind] else "-" for o in outcomes]
         lines.append(f"| {kind} | " + " | ".join(cells) + " |")
     rows = {"replies checked": lambda o: o.counts["checked"], "changes": lambda o: o.changes.total(),
-            "generations acknowledged, on disk at the end": lambda o: o.acknowledged}  # fmt: skip
+            "generations acknowledged, on disk at the end": lambda o: o.acknowledged,
+            "held by a guard": lambda o: o.guarded["hold"], "released automatically": lambda o: o.guarded["release"],
+            "taken back by a guard": lambda o: o.guarded["rollback"]}  # fmt: skip
     lines += [f"| **{what}** | " + " | ".join(f"{of(o):,}" for o in outcomes) + " |" for what, of in rows.items()]
     faults = [f"- {o.setup}: {text}" for o in outcomes for text in o.faults]
     return "\n".join([*lines, "", *(["## Faults", "", *faults, ""] if faults else [])])

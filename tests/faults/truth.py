@@ -18,8 +18,10 @@ from tests.packages import make_delta, make_weights, reference, tag_id
 IDS, ROWS, REQUESTS = 60, 24, 12
 TAGS = ("a", "b", "c")
 TOLERANCE = 2e-5
-# What row a content number stands for grows with it: few enough numbers that scores stay apart.
-CONTENTS = 23
+# What deltas of a trainer do, they do as gently, or the guard would hold them: rows move by a step for each of a few
+# content numbers, and dense weights by a little of what another draw would make them. Scores still tell them apart.
+CONTENTS, CONTENT_STEP = 23, 1 / 8
+VERSION_SHARE, DENSE_SHARE = np.float32(0.2), np.float32(0.01)
 
 
 @dataclass(frozen=True)
@@ -43,22 +45,34 @@ class Question:
 QUESTIONS = [Question.draw(seed) for seed in range(REQUESTS)]
 
 
+def weights_of(version, number=0):
+    """Dense weights of a version, as it was published (number 0) or after a delta that moved them."""
+    weights = _towards(make_weights(1), make_weights(version), VERSION_SHARE)
+    return _towards(weights, make_weights(number), DENSE_SHARE) if number else weights
+
+
+def _towards(weights, others, share):
+    return {name: value + share * (others[name] - value) for name, value in weights.items()}
+
+
 @dataclass(frozen=True)
 class State:
-    """What a generation holds: content numbers of ids by table, and the seed of the dense weights."""
+    """What a generation holds: contents of ids by table, the version and the number of its dense weights."""
 
     users: dict = field(default_factory=dict)
     tags: dict = field(default_factory=dict)
-    seed: int = 0
+    version: int = 0
+    dense: int = 0
 
     def scores(self, question):
-        users = {key: number for key, number in self.users.items() if key in question.users}
-        return reference(users, self.tags, make_weights(self.seed), question.users, question.tags, question.floats)
+        users = {key: content for key, content in self.users.items() if key in question.users}
+        weights = weights_of(self.version, self.dense)
+        return reference(users, self.tags, weights, question.users, question.tags, question.floats)
 
 
-def full_state(seed):
+def full_state(version):
     """A full version as committer publishes it, see tests.packages.write_package."""
-    return State(dict.fromkeys(range(20), 0), dict.fromkeys(map(tag_id, TAGS), 0), seed)
+    return State(dict.fromkeys(range(20), 0), dict.fromkeys(map(tag_id, TAGS), 0), version)
 
 
 @dataclass(frozen=True)
@@ -72,22 +86,21 @@ class Change:
         draw = random.Random(self.version * 1_000_003 + self.step)
         ids = draw.sample(range(IDS), 12)
         dense = draw.randrange(1, 1000) if draw.random() < 0.2 else None
-        return ids[:9], ids[9:], 1 + draw.randrange(CONTENTS), dense
+        return ids[:9], ids[9:], (1 + draw.randrange(CONTENTS)) * CONTENT_STEP, dense
 
     def delta(self, parent):
         """The Delta on step `parent`."""
-        users, removed, number, dense = self.draw()
-        return make_delta(
-            self.step, users, removed, parent=parent, version=self.version, tag=number, dense_seed=dense
-        )  # fmt: skip
+        users, removed, content, dense = self.draw()
+        delta = make_delta(self.step, users, removed, parent=parent, version=self.version, tag=content)
+        return delta if dense is None else replace(delta, dense=weights_of(self.version, dense))
 
     def after(self, state):
         """The state that it makes of another."""
-        users, removed, number, dense = self.draw()
-        changed = state.users | dict.fromkeys(users, number)
+        users, removed, content, dense = self.draw()
+        changed = state.users | dict.fromkeys(users, content)
         for key in removed:
             changed.pop(key, None)
-        return replace(state, users=changed, seed=state.seed if dense is None else dense)
+        return replace(state, users=changed, dense=state.dense if dense is None else dense)
 
 
 class Truth:

@@ -75,7 +75,7 @@ def test_a_repository_is_wanted():
         ({"sessions": -1}, "sessions: 0"),
         ({"drain_s": float("nan")}, "drain_s: 0 to 3600"),
         ({"log_level": "loud"}, "log_level: one of debug"),
-        ({"admin_host": "0.0.0.0"}, "without an admin_token a loopback address is wanted"),
+        ({"admin_host": "0.0.0.0"}, "without admin_token or api_keys a loopback address is wanted"),
         ({"admin_token": "a b"}, "admin_token: printable ASCII"),
         ({"poll_interval_s": 0.0}, "poll_interval_s"),
     ],
@@ -175,3 +175,26 @@ def test_a_list_without_a_name_is_refused_and_an_empty_one_is_not(key):
     with pytest.raises(BadInput, match=f"FRESHET_{key.upper()}: expected names separated by commas, got ' , '"):
         load_config({"repository": "r"}, {f"FRESHET_{key.upper()}": " , "})
     assert getattr(load_config({"repository": "r"}, {f"FRESHET_{key.upper()}": ""}), key) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "well"),
+    [
+        ({}, True),
+        ({"tls_cert": "c", "tls_key": "k"}, True),
+        ({"tls_cert": "c", "tls_key": "k", "tls_client_ca": "a"}, True),
+        ({"tls_cert": "c"}, False),
+        ({"tls_key": "k"}, False),
+        ({"tls_client_ca": "a"}, False),
+    ],
+)
+def test_a_certificate_comes_with_its_key_and_whom_it_asks_for_with_both(options, well):
+    if well:
+        assert ServeConfig("r", **options).credentials["tls_cert"] == options.get("tls_cert", "")
+    else:
+        with pytest.raises(BadInput, match="tls_cert, tls_key: both, or none of them"):
+            ServeConfig("r", **options)
+
+
+def test_a_key_file_opens_the_admin_port_to_other_hosts():
+    assert ServeConfig("r", admin_host="0.0.0.0", api_keys="keys.toml").admin_host == "0.0.0.0"

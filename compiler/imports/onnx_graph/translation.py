@@ -182,7 +182,8 @@ class Translation:
         if len(wanted) > len(results):
             raise call.refused(f"{len(results)} outputs wanted, got {len(wanted)}")
         for name, value in zip(node.outputs, results):
-            self._values[name] = value
+            # A number of numpy's is no array, which is what the operators behind it ask for.
+            self._values[name] = np.asarray(value) if isinstance(value, np.generic) else value
             # A few operators that double what they get would need more memory than there is.
             if tf.is_tensor(value) and _count(value) > max(map(_count, call.inputs), default=0):
                 call.bounded(_count(value))

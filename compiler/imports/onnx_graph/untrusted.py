@@ -90,6 +90,7 @@ def read_onnx(path: Path) -> OnnxModel:
     """Reads an ONNX file; raises BadInput or TooLarge with one line that says what is wrong."""
     proto = load_proto(path)
     try:
+        _check_trees(proto.graph)
         opset = _opset(proto)
         body = _Reader(path.parent.resolve()).body(proto.graph, set(), 0)
         inputs = [_input(info) for info in proto.graph.input if info.name not in body.weights]
@@ -117,10 +118,17 @@ def load_proto(path: Path) -> Any:
     return _inlined(proto)
 
 
+def _check_trees(graph: Any) -> None:
+    """Refuse tree ensembles by name: their files may name no version of ONNX's own operators, or an old one."""
+    for node in graph.node:
+        if node.op_type.startswith("TreeEnsemble"):
+            raise BadInput(f"graph: expected a network, got {node.op_type[:64]}: tree ensembles are not served")
+
+
 def _opset(proto: Any) -> int:
     versions = {entry.version for entry in proto.opset_import if entry.domain in OURS}
     if len(versions) != 1:
-        raise BadInput("source: one version of ONNX's operators wanted")
+        raise BadInput(f"source: expected one opset of ai.onnx, got {sorted(versions) or 'none'}")
     (opset,) = versions
     if opset not in OPSETS:
         raise BadInput(f"source: opset {OPSETS[0]} to {OPSETS[-1]} wanted, got {opset}")

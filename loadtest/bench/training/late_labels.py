@@ -46,7 +46,7 @@ from models.joining.join_windows import newest_lines
 from models.joining.joined_folder import LABEL, WEIGHT
 from models.pipeline.ahead import Ahead
 from models.training.defaults import chosen
-from models.training.spec import draft, measure_log_odds, measure_scaling
+from models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from models.training.trainer import Trainer
 from processor.columns import Ragged
 
@@ -86,7 +86,9 @@ class LateWorld:
         given = {"model": {"name": "late"}, "data": {"path": "x.parquet", "label": "label"}}
         self._config: TrainConfig = parse_config({**given, "features": default_features()})
         known = FirstRows(self._source, KNOWN_ROWS)
-        self._settings = chosen(self._config.train, self._config.features, KNOWN_ROWS + STREAM_ROWS)
+        self._settings = chosen(
+            self._config.train, self._config.features, KNOWN_ROWS + STREAM_ROWS, share_of_ones(known)
+        )
         self._draft = draft(self._config, measure_scaling(known, self._config.features))
         self._log_odds = measure_log_odds(known)
         self.rows = _joined(list(self._between(KNOWN_ROWS, KNOWN_ROWS + STREAM_ROWS)))

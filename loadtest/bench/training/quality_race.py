@@ -37,7 +37,7 @@ from loadtest.reports.report import machine, opening, origin
 from models.data.movielens import MovieLensSource
 from models.pipeline.ahead import Ahead
 from models.training.defaults import chosen
-from models.training.spec import draft, measure_log_odds, measure_scaling
+from models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from models.training.trainer import Trainer
 
 HERE = Path(__file__).parent
@@ -79,7 +79,8 @@ def freshet_run(rows: QualityRows, arch: str, mixed: bool, way: Way, seed: int, 
     """With what `freshet train` chooses. mixed: rows are shuffled, as peers do, and not in order of time."""
     labels = ARCHS[arch]
     config, source = rows.config(arch, labels), MovieLensSource(rows.data, (), labels)
-    settings = replace(chosen(config.train, config.features, rows.parts["learned"][1]), seed=seed)
+    ones = share_of_ones(source)
+    settings = replace(chosen(config.train, config.features, rows.parts["learned"][1], ones), seed=seed)
     trainer = Trainer(draft(config, measure_scaling(source, config.features)), settings, config.network)
     trainer.dense.begin_at(measure_log_odds(source))
     random = np.random.default_rng(seed) if mixed else None

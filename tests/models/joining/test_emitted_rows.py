@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from models.joining.emitted_rows import EmittedRows, RowPlace
+from models.joining.emitted_rows import MERGED, NOWHERE, EmittedRows, RowPlace
 
 
 def test_rows_are_found_and_are_positives_from_then_on():
@@ -34,3 +34,40 @@ def test_many_keys_of_many_files():
         rows.add(file, keys[1000 * file : 1000 * file + 1000], np.arange(1000), np.zeros(1000, bool), file)
     order = np.random.default_rng(1).permutation(5000)
     assert rows.find([keys[n] for n in order]) == [RowPlace(n // 1000, n % 1000, False) for n in order]
+
+
+def test_to_look_for_a_row_makes_it_no_positive():
+    rows = EmittedRows()
+    rows.add(1, [b"a"], np.array([0]), np.array([False]), 10.0)
+    for _ in range(2):
+        assert rows.places([b"a", b"x"]) == [RowPlace(1, 0, False), None]
+
+
+def test_a_key_that_nobody_owns_is_found_before_the_row_that_it_had():
+    rows = EmittedRows()
+    rows.add(1, [b"a"], np.array([0]), np.array([False]), 10.0)
+    rows.add(2, [b"a", b"b"], np.array([NOWHERE, 3]), np.array([False, False]), 20.0)
+    disowned, owned = rows.find([b"a", b"b"])
+    assert (disowned.disowned, owned.disowned) == (True, False)
+
+
+def test_hashes_are_of_this_process_alone():
+    """Nobody who chooses keys can have two of one hash."""
+    rows = [EmittedRows() for _ in range(2)]
+    for each in rows:
+        each.add(1, [b"a"], np.array([0]), np.array([False]), 10.0)
+    assert len({int(each._runs[0].hashes[0]) for each in rows}) == 2
+
+
+def test_many_files_are_few_runs_and_the_newest_file_still_counts():
+    rows, files = EmittedRows(), MERGED**2 + MERGED + 3
+    for file in range(files):
+        rows.add(file, [b"same", b"%d" % file], np.array([0, 1]), np.array([False, False]), float(file))
+        assert rows.find([b"%d" % file]) == [RowPlace(file, 1, False)]
+    assert len(rows._runs) == 1 + 1 + 3
+    assert rows.places([b"same"]) == [RowPlace(files - 1, 0, False)]
+    # What was found in a run is a positive in what the run has become.
+    assert rows.places([b"0", b"%d" % (MERGED + 1)]) == [RowPlace(0, 1, True), RowPlace(MERGED + 1, 1, True)]
+    rows.forget(MERGED**2)
+    assert rows.places([b"0", b"%d" % (files - 1)]) == [None, RowPlace(files - 1, 1, True)]
+    assert len(rows) == 2 * (MERGED + 3)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from models.data.decoding_child import FRAME_NBYTES
 from models.joining import recording_folder, timed_stream
 from models.joining.join_run import JoinRun
 from models.joining.join_windows import read_lines
@@ -47,6 +48,7 @@ def test_rows_leave_with_what_came_of_them_in_their_window(place):
     assert place.weights().tolist() == [1] * 6
     assert asdict(run.standing().counts) == {
         "rows": 6, "lost": 0, "repeated": 0, "positives": 2, "late": 0, "unmatched": 0, "duplicates": 0, "too_late": 0,
+        "retried": 0, "disowned": 0, "ambiguous": 0,
     }  # fmt: skip
 
 
@@ -90,6 +92,7 @@ def test_an_outcome_after_the_window_makes_its_row_a_positive_once_more(place):
     assert run.standing().counts.late == 1
     # It comes in another run, and a second time.
     put(place.outcomes, "b", outcomes([("r0", 2, 600), ("r0", 1, 610)]))
+    place.clock.now_s = BEGAN_S + 630
     run = place.join()
     assert place.rows()[4:] == [("r0", 2, 1)]
     assert (run.standing().counts.late, run.standing().counts.duplicates) == (2, 1)
@@ -176,6 +179,7 @@ def test_recordings_with_other_columns_are_in_files_of_their_own(place):
     place.join()
     assert [len(table) for table in place.files()] == [3, 3]
     put(place.outcomes, "a", outcomes([("r0", 0, 500), ("s", 1, 500)]))
+    place.clock.now_s = BEGAN_S + 520
     place.join()
     place.join()
     assert place.rows()[6:] == [("r0", 0, 1), ("s", 1, 1)]
@@ -445,3 +449,17 @@ def test_mistakes_name_the_options_of_the_join(place, tmp_path):
     assert told(out=str(tmp_path / "new"), outcomes="redis://127.0.0.1:1/clicks") == (
         "--outcomes: a Redis server wanted, got none: it cannot be reached"
     )
+
+
+def test_a_recording_that_takes_too_much_memory_is_set_aside_and_the_others_are_joined(place):
+    """A column that matching does not read: it is met when the rows leave."""
+    put(place.recordings, recorded_as(1), recording(rows_of(3), bomb=pa.array(["x" * (FRAME_NBYTES + 1)] * 3)))
+    put(place.recordings, recorded_as(2, 3), recording([("s", n, 5, 0.5) for n in range(3)]))
+    put(place.outcomes, "a", outcomes([("r0", 0, 50), ("s", 1, 50)]))
+    lines = []
+    run = JoinRun(place.settings(), place.clock, note=lines.append)
+    run.run()
+    assert place.rows() == [("s", 0, 0), ("s", 1, 1), ("s", 2, 0)]
+    assert (run.standing().counts.lost, run.standing().files_aside) == (3, 1)
+    (line,) = lines
+    assert line.startswith(f"1 files were set aside; the last: {recorded_as(1)}.parquet: expected at most")

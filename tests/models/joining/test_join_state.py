@@ -20,6 +20,7 @@ STATE = JoinState(
     1.5,
     2.5,
     4,
+    (b"\x03\0\0\0r170", b""),
 )
 
 
@@ -39,6 +40,7 @@ def test_what_is_written_is_read_again():
         ("model", 1), ("settings", []), ("settings", {}), ("settings", {**STATE.settings, "wait": "x"}),
         ("recordings", -1), ("recordings", True), ("recordings", 1 << 70), ("outcomes", None), ("counts", 1),
         ("share", []), ("windows", ""), ("until_s", math.nan), ("newest_s", "x"), ("oldest_late", 0.5),
+        ("disowned", {}), ("disowned", [1]), ("disowned", ["!"]), ("disowned", ["é"]),
     ],
 )  # fmt: skip
 def test_a_field_of_another_kind_is_refused_by_its_name(name, value):

@@ -47,15 +47,6 @@ def test_any_rows_of_any_row_groups_in_any_order(tmp_path):
     assert rows_of(tmp_path / "a.parquet", rows).equals(table(50).take(rows))
 
 
-def test_rows_come_as_far_as_they_fit_and_at_least_one(tmp_path):
-    put(tmp_path, "a", table(50), row_group_size=7)
-    every = range(50)
-    some = rows_of(tmp_path / "a.parquet", every, table(50).nbytes / 2)
-    assert 10 < len(some) < 40
-    assert some.equals(table(50).slice(0, len(some)))
-    assert rows_of(tmp_path / "a.parquet", every, 0).equals(table(50).slice(0, 1))
-
-
 def test_large_rows_are_in_small_row_groups(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "GROUP_NBYTES", table(50).nbytes // 10)
     folder = JoinedFolder(tmp_path)

@@ -1,19 +1,30 @@
 """Rows and outcomes that wait for each other, and what is open of them."""
 
+from dataclasses import asdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.joining.emitted_rows import RowPlace
+from models.joining.emitted_rows import NOWHERE, RowPlace
 from models.joining.matching import JoinCounts, Matcher, OpenOutcomes, counts_from
 from processor.errors import Corrupt
 
 
+class Emitted:
+    """Rows that have left, by key."""
+
+    def __init__(self, known):
+        self.known = known
+
+    def places(self, keys):
+        return [self.known.get(key) for key in keys]
+
+    find = places
+
+
 def matcher(wait_s=10.0, late_s=100.0, emitted=None, known=None):
-    places = emitted or {}
-    return Matcher(
-        wait_s, late_s, lambda keys: [places.get(key) for key in keys], known or OpenOutcomes(), JoinCounts()
-    )
+    return Matcher(wait_s, late_s, Emitted(emitted or {}), known or OpenOutcomes(), JoinCounts())
 
 
 def test_rows_leave_in_order_at_the_end_of_their_window():
@@ -70,13 +81,77 @@ def test_an_outcome_long_after_its_row_is_too_late():
     assert one.counts.too_late == 1
 
 
-def test_of_rows_of_one_key_the_first_has_the_outcome():
+def test_of_rows_of_one_key_in_one_request_the_first_has_the_outcome():
     one = matcher()
-    one.take_rows(0, [0.0, 1.0], [b"a", b"a"])
+    one.take_rows(0, [1.0, 1.0], [b"a", b"a"])
     one.take_outcomes(0, [2.0], [1.0], [b"a"])
-    assert [one.in_time(row) for row in one.due(99.0, 9)] == [1.0, 0.0]
+    due = one.due(99.0, 9)
+    assert [one.in_time(row) for row in due] == [1.0, 0.0]
+    assert one.contested(due) == []
     one.leave(2, [RowPlace(1, 0), RowPlace(1, 1)])
-    assert one.counts.repeated == 1
+    assert (one.counts.rows, one.counts.repeated) == (2, 1)
+
+
+def test_of_a_request_that_is_repeated_one_row_has_the_outcome_and_the_others_are_left_out():
+    one = matcher()
+    one.take_rows(0, [0.0, 1.0, 2.0], [b"a", b"b", b"a"])
+    one.take_outcomes(0, [2.0], [1.0], [b"a"])
+    (first,) = one.contested(one.due(10.5, 9))
+    assert [row.number for row in first.of_others] == [2]
+    one.decide(first, True)
+    assert [(row.left_out, one.in_time(row)) for row in one.due(99.0, 9)] == [("", 1.0), ("", 0.0), ("retried", 0.0)]
+    one.leave(3, [RowPlace(1, 0), RowPlace(1, 1), RowPlace(1, NOWHERE)])
+    assert (one.counts.rows, one.counts.retried, one.counts.positives) == (2, 1, 1)
+
+
+def test_an_id_of_several_requests_has_no_outcome():
+    one = matcher()
+    one.take_rows(0, [0.0, 1.0, 2.0], [b"a", b"b", b"a"])
+    one.take_outcomes(0, [2.0], [1.0], [b"a"])
+    (first,) = one.contested(one.due(10.5, 9))
+    one.decide(first, False)
+    assert [row.left_out for row in one.due(99.0, 9)] == ["disowned", "", "disowned"]
+    one.leave(3, [RowPlace(1, NOWHERE), RowPlace(1, 0), RowPlace(1, NOWHERE)])
+    assert (one.counts.rows, one.counts.disowned, one.counts.ambiguous, one.counts.positives) == (1, 2, 1, 0)
+    assert one.open_outcomes().numbers == frozenset()
+
+
+def test_an_outcome_of_an_id_that_was_disowned_is_nobodys():
+    one = matcher(emitted={b"a": RowPlace(1, NOWHERE)})
+    one.take_outcomes(0, [50.0], [1.0], [b"a"])
+    assert (one.late, one.counts.ambiguous) == ([], 1)
+
+
+def test_a_late_outcome_waits_until_another_request_of_the_id_would_have_been_read():
+    places = {b"a": RowPlace(1, 5)}
+    one = matcher(emitted=places)
+    one.take_outcomes(0, [50.0, 51.0], [1.0, 1.0], [b"a", b"a"])
+    assert one.corrections(50.0, 9) == []
+    assert [late.place for late in one.corrections(50.5, 9)] == [RowPlace(1, 5)]
+    # A guest under the same id: the outcomes wait with it, until it leaves.
+    one.take_rows(7, [49.0], [b"a"])
+    assert one.corrections(99.0, 9) == []
+    (guest,) = one.contested(one.due(99.0, 9))
+    assert guest.before == RowPlace(1, 5)
+    one.decide(guest, False)
+    assert (guest.left_out, one.counts.ambiguous, one.counts.duplicates) == ("disowned", 1, 1)
+
+
+def test_a_repeat_of_a_row_that_has_left_leaves_the_outcome_to_it():
+    one = matcher(emitted={b"a": RowPlace(1, 5)})
+    one.take_rows(7, [49.0, 49.0], [b"a", b"b"])
+    one.take_outcomes(0, [50.0], [1.0], [b"a"])
+    (again,) = one.contested(one.due(99.0, 9))
+    one.decide(again, True)
+    assert again.left_out == "retried"
+    assert [late.place for late in one.corrections(99.0, 9)] == [RowPlace(1, 5)]
+
+
+def test_counts_of_an_older_release_lack_what_it_did_not_count():
+    older = asdict(JoinCounts(rows=3))
+    for name in ("retried", "disowned", "ambiguous"):
+        del older[name]
+    assert counts_from(older) == JoinCounts(rows=3)
 
 
 @given(first=st.integers(0, 1000), open_=st.sets(st.integers(0, 300)), length=st.integers(0, 300))

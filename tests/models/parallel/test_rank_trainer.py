@@ -26,9 +26,13 @@ TABLES = {
 FEW_ROWS = (3, 1, 2, 64, 17)
 
 
+HASH_SEEDS = {"city": 2**62 + 5, "tag": 9}
+"""Drawn by rank 0 alone, so the others have them of it."""
+
+
 def arguments(features=FEATURES, tables=TABLES, **settings):
     config = make_config("x", features, **settings)
-    return draft(config, {}), config.train, config.network, None, tables
+    return draft(config, {}, HASH_SEEDS), config.train, config.network, None, tables
 
 
 def batches(count, weighed=False, users=400, items=300):

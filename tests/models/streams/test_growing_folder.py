@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from models.data.decoding_child import FRAME_NBYTES
 from models.streams import growing_folder
 from models.streams.arrived_rows import Rejected
 from models.streams.growing_folder import GrowingFolder
@@ -160,6 +161,22 @@ def test_a_damaged_page_rejects_its_rows_and_no_others(tmp_path):
     assert sum(len(part) for part in parts if isinstance(part, Rejected)) == 20_000
     assert parts[-1].damage
     assert [len(part) for part in folder.stream.read(segment)] == [len(part) for part in parts]
+
+
+def test_a_file_that_takes_too_much_memory_has_its_rows_rejected_and_the_next_is_read(tmp_path):
+    large = [b"x" * (FRAME_NBYTES + 1)]
+    write_parquet(tmp_path / "b.parquet", 0, 5)
+    table = pq.read_table(tmp_path / "b.parquet").slice(0, 1)
+    column = next(name for name in table.column_names if pa.types.is_string(table.schema.field(name).type))
+    at = table.column_names.index(column)
+    pq.write_table(table.set_column(at, column, pa.array(large)), tmp_path / "a.parquet", compression="zstd")
+    assert (tmp_path / "a.parquet").stat().st_size < 100_000
+    folder = Folder(tmp_path)
+    bomb, sound = folder.poll()
+    (rejected,) = folder.stream.read(bomb)
+    assert (len(rejected), rejected.damage) == (1, True)
+    assert rejected.why.startswith("a.parquet: expected at most 33,554,432 bytes of a row, got ")
+    assert [len(part) for part in folder.stream.read(sound)] == [5]
 
 
 def test_listing_takes_a_share_of_the_time_and_polling_waits_no_longer_than_asked(tmp_path):

@@ -408,16 +408,17 @@ def test_a_table_that_is_a_weight_too_changes_with_it():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value"), [("float16", 65520.0), ("bfloat16", 3.4e38), ("float32", None), ("int8", None)]
+    ("dtype", "below"), [("float16", 65520.0), ("bfloat16", 2.0**56), ("float32", 2.0**56), ("int8", 2.0**56)]
 )
-def test_a_delta_whose_rows_the_tables_type_cannot_hold_is_refused(dtype, value):
+def test_a_delta_whose_rows_the_tables_type_or_a_score_cannot_hold_is_refused(dtype, below):
     typed = dataclasses.replace(small, tables=[dataclasses.replace(t, dtype=dtype) for t in small.tables])
     delta = make_delta(1, [1, 2], [3])
-    delta.tables["user"].rows[1, 2] = value or 3.4e38
-    if value is None:
-        delta.check(typed)
-    else:
-        with pytest.raises(BadInput, match=f"table 'user': rows below .* wanted for {dtype}"):
+    delta.tables["user"].rows[1, 2] = -np.nextafter(np.float32(below), np.float32(0))
+    delta.check(typed)
+    for value in (below, -1e30, 3.4e38):
+        delta.tables["user"].rows[1, 2] = value
+        wanted = rf"^delta: table 'user': rows: expected numbers below {below:g} for {dtype}, got {abs(value):g}$"
+        with pytest.raises(BadInput, match=wanted.replace("+", r"\+")):
             delta.check(typed)
 
 

@@ -4,16 +4,27 @@ import asyncio
 
 import httpx
 
+from processor.clock import SystemClock
+from serving.access.access_guard import AccessGuard
+from serving.access.key_file import ApiKeys
+from serving.access.meters import Meters, meter_memory
 from serving.admin.api import create_admin
 from serving.lifecycle import Lifecycle
 from serving.telemetry.metrics import Metrics
 from tests.serving.fakes import FakeProcessor
 
 
+def guard_of(keys):
+    """A guard that lets in these keys, of a server with nobody else to count."""
+    return AccessGuard(keys, Meters(meter_memory(1), 0, SystemClock()))
+
+
 class Client:
     """Requests to an admin application over a fake processor, each on an event loop of its own."""
 
-    def __init__(self, base="http://127.0.0.1:8502", **options):
+    def __init__(self, base="http://127.0.0.1:8502", token="", **options):
+        if token:
+            options["guard"] = guard_of(ApiKeys().with_admin_token(token))
         self.lifecycle = Lifecycle()
         self.processor = FakeProcessor()
         self.metrics = Metrics(self.lifecycle)

@@ -25,3 +25,10 @@ def test_what_only_reads_is_not_told_and_the_oldest_go():
     entries = client("GET", "/admin/audit").json()["entries"]
     assert len(entries) == MOST_ENTRIES
     assert all(len(e["what"]) <= MOST_LETTERS for e in entries)
+
+
+def test_who_has_brought_a_key_stands_there_by_its_name():
+    client = Client(token="s3cret")
+    client("POST", "/admin/models/ctr/versions/3/load", headers={"authorization": "Bearer s3cret"})
+    (entry,) = client("GET", "/admin/audit", headers={"authorization": "Bearer s3cret"}).json()["entries"]
+    assert entry["client"] == "127.0.0.1 (admin token)"

@@ -89,7 +89,7 @@ def test_a_server_that_cannot_be_reached_is_named_by_its_address():
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{reserved.getsockname()[1]}"
-        transport = HttpTransport(address, 1)
+        transport = HttpTransport(address, 1, False)
         with pytest.raises(Lost) as caught:
             transport.send(ClientCall("ctr", None, [], (), ()), 5.0)
         transport.close()

@@ -1,7 +1,15 @@
+import asyncio
+
 import pytest
 
 from processor.errors import FreshetError, NotReady
+from serving.commands.admin_client import AdminClient
+from serving.commands.fleet_polling import AdminAddress, ask_all
+from tests.serving.access.certified import Authority
 from tests.serving.commands.running import admin_port, run
+from tests.serving.fakes import FakeProcessor
+from tests.serving.test_server import running
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -27,3 +35,21 @@ def test_a_server_that_does_not_answer_is_one_line():
         run("delta", "rollback", "ctr", "3.1", "--admin", "http://127.0.0.1:1")
     with pytest.raises(FreshetError, match="http:// or https://"):
         run("delta", "rollback", "ctr", "3.1", "--admin", "file:///etc")
+
+
+def test_over_tls_the_server_is_believed_by_its_authority_and_shown_a_certificate(tmp_path, monkeypatch):
+    authority = Authority(tmp_path)
+    chain, key = map(str, authority.write())
+    options = {"tls_cert": chain, "tls_key": key, "tls_client_ca": str(authority.path), "admin_token": "t"}
+    certificate, own = authority.write("client")
+    with running(lambda config: FakeProcessor(), **options) as (server, _, _):
+        address = f"https://localhost:{server.admin_address[1]}"
+        with pytest.raises(NotReady, match="certificate verify failed"):
+            AdminClient(address, "t").get("/admin/models")
+        for name, path in (("CA", authority.path), ("CERT", certificate), ("KEY", own)):
+            monkeypatch.setenv(f"FRESHET_ADMIN_{name}", str(path))
+        until(lambda: AdminClient(address, "t").get("/admin/health")["ready"])
+        assert "ctr" in AdminClient(address, "t").get("/admin/models")["models"]
+        replica = AdminAddress.parse(address)
+        (said,) = asyncio.run(ask_all([replica], "t", 30.0))
+        assert not said.problem.startswith("unreachable")

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from models.config.train_config import Beginning
 from models.training.checkpoint import mapped
 from models.training.loop import TrainingRun
 from processor.errors import BadInput, NotFound
@@ -111,3 +112,12 @@ def test_a_checkpoint_of_another_version_or_none_is_not_asked(trained):
     assert table_analysis._checkpoint(repository, "mixed", 2) is None
     (folder / json.dumps("x")).write_text("a file of somebody else's")
     assert mapped(folder).state.version == 1
+
+
+def test_rows_of_strings_are_not_compared_where_an_older_version_hashes_them_otherwise(tmp_path, quick):
+    for beginning in (None, Beginning(new_version=True, from_scratch=True)):
+        config = make_config(tmp_path, delta_rows=0, seed=None)
+        TrainingRun(config, MixedSource(256), beginning=beginning).full()
+    found = analyse_tables(str(tmp_path), "mixed", "", "", Progress())
+    assert "not compared, as 1.0 hashes their strings with another seed: city, tag" in found.notes
+    assert [change.name for change in found.changes] == ["user", "item"]

@@ -1,3 +1,7 @@
+import dataclasses
+import json
+
+from processor.package.manifest import TableEntry
 from processor.versions.routes import VersionStatus
 from serving.front import catalog
 from tests.serving.fakes import FLAT, PACKED, RAGGED
@@ -47,3 +51,15 @@ def test_an_index_says_of_each_version_whether_it_answers_and_why_not():
         ("2", "UNAVAILABLE", "unloaded"),
     ]
     assert [i["version"] for i in catalog.repository_index([("ctr", known)], ready=True)] == ["3"]
+
+
+def test_no_document_of_the_data_ports_shows_the_seed_of_the_hashes_of_strings():
+    seed = 0x1234567890ABCDEF
+    manifest = dataclasses.replace(RAGGED, tables=[TableEntry("tags", 4, 0, hash_seed=seed)])
+    documents = [
+        catalog.model_metadata(manifest, "ctr", [3]),
+        catalog.model_config(manifest, "ctr"),
+        catalog.signatures(manifest),
+    ]
+    assert str(seed) not in json.dumps(documents)
+    assert "seed" not in json.dumps(documents)

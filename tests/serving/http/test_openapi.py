@@ -3,7 +3,7 @@ import json
 import pytest
 
 from serving.http.dialects import DIALECTS
-from serving.http.openapi import OPERATIONS, document
+from serving.http.openapi import CONTROL, OPERATIONS, document
 from serving.http.paths import OF_MODELS, PLAIN, POSTED, parse
 from serving.http.schemas import SCHEMAS
 
@@ -44,6 +44,15 @@ def test_what_clients_may_be_forbidden_says_so_and_nothing_else_does():
         path
         for path, methods in DOCUMENT["paths"].items()
         for told in methods.values()
-        if {"401", "403"} <= told["responses"].keys()
+        if told["responses"].get("403", {}).get("description") == CONTROL["403"]
     }
     assert forbidden == {f"/v2/repository/models/{{model}}/{word}" for word in ("load", "unload")}
+
+
+def test_every_operation_but_health_says_which_key_it_wants():
+    told = json.loads(document("9"))
+    assert told["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    operations = {path: operation for path, item in told["paths"].items() for operation in item.values()}
+    keyless = {path for path, operation in operations.items() if "security" not in operation}
+    assert keyless == {"/healthz", "/v2/health/live", "/v2/health/ready"}
+    assert "scope metrics" in operations["/metrics"]["responses"]["403"]["description"]

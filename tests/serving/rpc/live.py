@@ -10,6 +10,7 @@ import pytest
 from serving.codecs.messages import message
 from serving.front.exchange import Exchanges
 from serving.front.model_control import nothing_to_control
+from serving.front.shared_memory import Regions
 from serving.front_options import FrontOptions
 from serving.http.port import reserve
 from serving.lifecycle import Lifecycle
@@ -23,7 +24,9 @@ WAIT_S = 30
 class Live:
     """A port on an event loop in a thread of its own."""
 
-    def __init__(self, processor=None, *, opened=True, access=None, tracer=None, **options):
+    def __init__(
+        self, processor=None, *, opened=True, access=None, tracer=None, guard=None, regions=None, tls=None, **options
+    ):
         self.processor, self.lifecycle = processor or FakeProcessor(), Lifecycle()
         if opened:
             self.lifecycle.open(self.processor)
@@ -32,7 +35,15 @@ class Live:
         front = FrontOptions(**{"max_body_bytes": 1 << 20, "version": "9", **options})
         exchanges = Exchanges(self.lifecycle, self.metrics, front, tracer)
         self.submitter = exchanges.submitter
-        self.port = RpcPort(exchanges, address=self.address, control=nothing_to_control, access=access)
+        self.port = RpcPort(
+            exchanges,
+            address=self.address,
+            control=nothing_to_control,
+            regions=regions,
+            access=access,
+            guard=guard,
+            tls=tls,
+        )
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
 
@@ -68,6 +79,15 @@ class Live:
             lambda m: m.SerializeToString(),
             message("inference.ModelStreamInferResponse").FromString,
         )
+
+
+def rpc_services():
+    """service -> method -> handler, of a port that serves all that there is."""
+    lifecycle = Lifecycle()
+    exchanges = Exchanges(lifecycle, Metrics(lifecycle), FrontOptions())
+    port = RpcPort(exchanges, address="", control=nothing_to_control, regions=Regions(1 << 20))
+    exchanges.submitter.close()
+    return port.services
 
 
 def request(model="ctr", rows=1, **more):

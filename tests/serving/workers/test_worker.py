@@ -14,6 +14,7 @@ from processor.errors import BadInput, NotFound, NotReady
 from processor.features.limits import RequestLimits
 from processor.versions.routes import VersionStatus
 from processor.versions.traffic import Traffic
+from serving.access.meters import meter_memory
 from serving.front_options import FrontOptions
 from serving.http.port import new_loop, reserve
 from serving.workers import worker as worker_module
@@ -196,8 +197,8 @@ def born():
     here, there = Channel.pair()
     channel = Channel(there)
     settings = WorkerSettings(FrontOptions(version="9"), {"groups": {}}, None, grpc).message()
-    board = SimpleNamespace(unpack=lambda _: np.zeros((3, 1), np.int64))
-    worker = Worker(channel, {**settings, "seat": 0, "board": None}, board)
+    shared = {"board": np.zeros((3, 1), np.int64), "meters": meter_memory(2)}
+    worker = Worker(channel, {**settings, **shared, "seat": 0}, SimpleNamespace(unpack=lambda packed: packed))
 
     def run():
         with asyncio.Runner(loop_factory=new_loop) as runner:

@@ -181,3 +181,15 @@ def test_ids_beyond_a_table_are_not_counted_from_the_end(tmp_path):
     check_same(path, {"i": np.array([0, 3, 1])})
     with pytest.raises((tf.errors.OpError, ValueError)):
         translated(path, {"i": np.array([-1])})
+
+
+def test_a_single_number_taken_of_constants_is_a_constant_to_what_follows(tmp_path):
+    text = """g (float[batch, 6] x) => (float[batch, 3, 2] y) {
+        size = Gather <axis = 0> (sizes, second)
+        last = Unsqueeze (size, front)
+        shape = Concat <axis = 0> (head, last)
+        y = Reshape (x, shape)
+    }"""
+    numbers = {"sizes": [7, 2], "second": 1, "front": [0], "head": [-1, 3]}
+    path = written(tmp_path / "m.onnx", text, **{name: np.array(value) for name, value in numbers.items()})
+    check_same(path, {"x": RANDOM.standard_normal((5, 6)).astype(np.float32)})

@@ -72,6 +72,15 @@ def test_bytes_that_were_changed_anywhere_are_refused_or_read_and_nothing_worse(
         assert "\n" not in said(tmp_path / "model.onnx")
 
 
+def test_tree_ensembles_are_refused_by_name_whatever_opset_their_file_names(path):
+    def trees(proto):
+        proto.graph.node[0].op_type, proto.graph.node[0].domain = "TreeEnsembleClassifier", "ai.onnx.ml"
+        proto.opset_import[0].domain = "ai.onnx.ml"
+
+    changed(path, trees)
+    assert refused(path) == "graph: expected a network, got TreeEnsembleClassifier: tree ensembles are not served"
+
+
 @pytest.mark.parametrize("opset", [1, 9, 10, 99])
 def test_a_version_of_the_operators_that_is_not_read_is_refused_with_those_that_are(opset, path):
     changed(path, lambda proto: setattr(proto.opset_import[0], "version", opset))

@@ -1,0 +1,133 @@
+"""The process that decodes Parquet files of strangers: `python -m models.data.decoding_child`.
+
+It reads requests, a line of JSON each, and answers each with frames: a kind, eight bytes of a length, and so many
+bytes. A frame of kind BATCH is an Arrow stream of one batch, DONE ends an answer, REFUSED ends it with the reason.
+Whoever started it sets the limit of its memory (models.data.decoding). Types that are small until somebody copies them,
+dictionaries and views, are made plain here, where that is limited.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from models.data.files import ParquetFile
+from processor.errors import BadInput
+
+BATCH, DONE, REFUSED = b"B", b"D", b"R"
+HEAD = struct.Struct("<cQ")
+FRAME_NBYTES = 32 << 20
+"""What a frame holds at most, and so a row."""
+
+
+def answer(request: dict[str, Any], known: dict[tuple[str, int, int], ParquetFile]) -> Iterator[pa.RecordBatch]:
+    """Decode what a request asks for.
+
+    Args:
+        request: path; names, the columns, None for all; rows, ascending numbers, or else the piece of the file.
+        known: the file that was asked for last.
+
+    Yields:
+        Batches of the named columns.
+
+    Raises:
+        BadInput: where the file cannot be decoded.
+    """
+    path = Path(request["path"])
+    status = path.stat()
+    which = str(path), status.st_size, status.st_mtime_ns
+    if which not in known:
+        known.clear()
+        known[which] = ParquetFile(path)
+    file = known[which]
+    if request["rows"] is not None:
+        yield from file.rows(request["rows"])
+        return
+    pieces = list(file.pieces(dict.fromkeys(request["names"]), 0))
+    yield from pieces[request["piece"]].read()
+
+
+def frames(batch: pa.RecordBatch, name: str) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces that are no frame too large; raises BadInput for a row that is."""
+    nbytes = sum(map(_weight, batch.columns))
+    if nbytes <= FRAME_NBYTES or not batch.num_rows:
+        yield batch
+    elif batch.num_rows > 1:
+        half = batch.num_rows // 2
+        yield from frames(batch.slice(0, half), name)
+        yield from frames(batch.slice(half), name)
+    else:
+        raise BadInput(f"{name}: expected at most {FRAME_NBYTES:,} bytes of a row, got {nbytes:,}")
+
+
+def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without dictionaries and views."""
+    fields = [field.with_type(_plain_type(field.type)) for field in batch.schema]
+    schema = pa.schema(fields, batch.schema.metadata)
+    return batch if schema.equals(batch.schema) else batch.cast(schema)
+
+
+def _plain_type(t: pa.DataType) -> pa.DataType:
+    if pt.is_dictionary(t):
+        return _plain_type(t.value_type)
+    if pt.is_string_view(t) or pt.is_binary_view(t):
+        return pa.large_string() if pt.is_string_view(t) else pa.large_binary()
+    if pt.is_fixed_size_list(t):
+        return pa.list_(_plain_type(t.value_type), t.list_size)
+    if pt.is_list(t):
+        return pa.list_(t.value_field.with_type(_plain_type(t.value_type)))
+    if pt.is_large_list(t) or pt.is_list_view(t) or pt.is_large_list_view(t):
+        return pa.large_list(t.value_field.with_type(_plain_type(t.value_type)))
+    return t
+
+
+def _weight(array: pa.Array) -> int:
+    """What an array takes once its values are of eight bytes each, those of lists too."""
+    nested = 8 * len(array.flatten()) if hasattr(array, "flatten") and pt.is_nested(array.type) else 0
+    return int(array.nbytes) + 8 * len(array) + nested
+
+
+def main(asked: BinaryIO, told: BinaryIO) -> None:
+    """Answers requests until there are no more."""
+    # The limit is of memory that is taken, and this pool takes what is needed and gives it back.
+    pa.set_memory_pool(pa.system_memory_pool())
+    known: dict[tuple[str, int, int], ParquetFile] = {}
+    for line in asked:
+        request = json.loads(line)
+        try:
+            for batch in answer(request, known):
+                for part in frames(plain(batch), Path(request["path"]).name):
+                    _tell(told, BATCH, _stream(part))
+            _tell(told, DONE, b"")
+        except BadInput as error:
+            _tell(told, REFUSED, str(error).encode())
+        except (pa.ArrowException, MemoryError, OSError) as error:
+            reason = "it takes too much memory" if isinstance(error, MemoryError) else type(error).__name__
+            _tell(told, REFUSED, f"{Path(request['path']).name}: cannot be decoded: {reason}".encode())
+
+
+def _stream(batch: pa.RecordBatch) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def _tell(told: BinaryIO, kind: bytes, payload: pa.Buffer | bytes) -> None:
+    told.write(HEAD.pack(kind, len(memoryview(payload))))
+    told.write(payload)
+    told.flush()
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    main(sys.stdin.buffer, sys.stdout.buffer)

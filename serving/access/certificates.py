@@ -1,0 +1,92 @@
+"""Certificates: what a port that speaks TLS shows its clients, and whom it believes; made of bytes.
+
+TLS 1.2 at least; no renegotiation, no compression, no key with a password (nobody is there to type it). With a client
+CA a client without a certificate of it does not get through its handshake.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from processor.errors import BadInput
+
+
+class Certificates(NamedTuple):
+    """A certificate with its chain, its private key and, perhaps, whose certificates clients have to bring; PEM.
+    context: of all that, for HTTP."""
+
+    chain: bytes
+    key: bytes
+    client_ca: bytes
+    context: ssl.SSLContext
+
+    @classmethod
+    def of(cls, files: Mapping[str, bytes]) -> Certificates | None:
+        """By their options; None where there are none. Raises BadInput."""
+        if not files.get("tls_cert"):
+            return None
+        chain, key, client_ca = files["tls_cert"], files["tls_key"], files.get("tls_client_ca", b"")
+        return cls(chain, key, client_ca, _context(chain, key, client_ca))
+
+
+Shown = Callable[[], Certificates]
+"""The newest certificates; asked with every handshake."""
+
+
+def _context(chain: bytes, key: bytes, client_ca: bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        # The library takes files only.
+        with _file(chain) as chain_path, _file(key) as key_path:
+            context.load_cert_chain(chain_path, key_path, _no_password)
+    except ssl.SSLError as error:
+        raise BadInput(f"tls_cert, tls_key: expected a certificate and its own key in PEM, got {_why(error)}") from None
+    except _Encrypted:
+        raise BadInput("tls_key: expected a key without a password; openssl pkey -in KEY -out PLAIN") from None
+    if client_ca:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(cadata=client_ca.decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise BadInput(f"tls_client_ca: expected certificates in PEM, got {_why(error)}") from None
+    return context
+
+
+class _Encrypted(Exception):
+    """The key wants a password."""
+
+
+def _no_password() -> str:
+    raise _Encrypted
+
+
+def _why(error: Exception) -> str:
+    """OpenSSL's word for it, without its source file."""
+    reason = getattr(error, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else "something else"
+
+
+@contextlib.contextmanager
+def _file(data: bytes) -> Iterator[str]:
+    """A path that says these bytes, on no disk where the system has memory files."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("freshet-tls", os.MFD_CLOEXEC)
+        try:
+            with open(fd, "wb", closefd=False) as memory:
+                memory.write(data)
+            yield f"/proc/self/fd/{fd}"
+        finally:
+            os.close(fd)
+    else:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            yield file.name

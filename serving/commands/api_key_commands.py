@@ -1,0 +1,93 @@
+"""`freshet key`: API keys of a server's clients (docs/how-to/access.md). Not those that sign: `freshet keys`."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+key_app = typer.Typer(help="API keys of a server's clients (docs/how-to/access.md).", no_args_is_help=True)
+
+FileOption = Annotated[
+    Path, typer.Option("--keys", envvar="FRESHET_API_KEYS", help="File of keys; serve's --api-keys.")
+]
+RateOption = Annotated[float, typer.Option(help="Requests a second; as many may come at once. 0: any.", min=0)]
+ConcurrencyOption = Annotated[int, typer.Option(help="Requests in flight. 0: any.", min=0)]
+DAYS = re.compile(r"([0-9]{1,5})d")
+
+
+@key_app.command("create")
+def key_create(
+    name: Annotated[str, typer.Argument(help="Who it is for, in logs and messages.")],
+    scope: Annotated[list[str], typer.Option(help="What it may do; may be given more than once.")],
+    keys: FileOption = Path("api-keys.toml"),
+    expires: Annotated[str, typer.Option(help="90d, a date or a time with its zone; never when left out.")] = "",
+    rate: RateOption = 0.0,
+    concurrency: ConcurrencyOption = 0,
+) -> None:
+    """Makes a key and prints it, this once: the file holds its SHA-256. Servers take it within a second or two."""
+    from serving.access.key_file import AskLimits, changing
+
+    until_s = _until_s(expires)
+    with changing(keys) as held:
+        held[0], secret = held[0].added(name, scope, until_s, AskLimits(rate, concurrency))
+    print(secret)
+
+
+@key_app.command("list")
+def key_list(keys: FileOption = Path("api-keys.toml")) -> None:
+    """Prints the keys of a file, a line each."""
+    from serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private
+
+    found = ApiKeys.parse(read_private(keys, "keys", MAX_FILE_NBYTES))
+    for key in found.keys:
+        expires = "never" if key.expires_s == math.inf else f"{datetime.fromtimestamp(key.expires_s, UTC):%Y-%m-%d}"
+        limits = f"rate={key.limits.rate or 'any'} concurrency={key.limits.concurrency or 'any'}"
+        print(f"{key.name}  scopes={','.join(sorted(key.scopes))} expires={expires} {limits}")
+    if found.address.rate or found.address.concurrency:
+        print(f"each address: rate={found.address.rate or 'any'} concurrency={found.address.concurrency or 'any'}")
+
+
+@key_app.command("revoke")
+def key_revoke(
+    name: Annotated[str, typer.Argument(help="The key's name.")], keys: FileOption = Path("api-keys.toml")
+) -> None:
+    """Takes a key out of the file. Servers refuse it within a second or two; requests in flight are answered."""
+    from serving.access.key_file import changing
+
+    with changing(keys) as held:
+        held[0] = held[0].without(name)
+    print(f"{name}: revoked")
+
+
+@key_app.command("address")
+def key_address(
+    keys: FileOption = Path("api-keys.toml"), rate: RateOption = 0.0, concurrency: ConcurrencyOption = 0
+) -> None:
+    """Limits what one client address may ask, whatever key it brings, and how fast it can guess keys."""
+    from serving.access.key_file import ApiKeys, AskLimits, changing
+
+    with changing(keys) as held:
+        held[0] = ApiKeys.parse(ApiKeys(held[0].keys, AskLimits(rate, concurrency)).text().encode())
+    print(f"each address: rate={rate or 'any'} concurrency={concurrency or 'any'}")
+
+
+def _until_s(text: str) -> float:
+    """Unix time; raises BadInput."""
+    from processor.errors import BadInput
+
+    if not text:
+        return math.inf
+    try:
+        if days := DAYS.fullmatch(text):
+            when = datetime.now(UTC) + timedelta(days=int(days[1]))
+        else:
+            when = datetime.fromisoformat(text)
+            when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        return float(int(when.timestamp()))
+    except (ValueError, OverflowError):
+        raise BadInput(f"expires: expected 90d, 2027-01-01 or a time with its zone, got {text[:64]!r}") from None

@@ -1,0 +1,86 @@
+"""What a TLS port may be given, and what it speaks."""
+
+import ssl
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from processor.errors import BadInput
+from serving.access.certificates import Certificates
+from serving.access.credentials import Access, CredentialFiles
+from serving.access.meters import meter_memory
+from tests.serving.access.certified import Authority, pem_of
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+def files(chain, key, client_ca=b""):
+    return {"tls_cert": chain, "tls_key": key, "tls_client_ca": client_ca}
+
+
+def test_no_certificate_is_no_tls():
+    assert Certificates.of({}) is None
+    assert Certificates.of(files(b"", b"")) is None
+
+
+def test_1_2_at_least_and_a_client_brings_a_certificate_where_it_has_to(authority):
+    made = Certificates.of(files(*authority.issue("server")))
+    assert made.context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert made.context.verify_mode is ssl.CERT_NONE
+    made = Certificates.of(files(*authority.issue("server"), authority.certificate))
+    assert made.context.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_what_is_no_pair_is_refused_in_one_line(authority):
+    chain, key = authority.issue("server")
+    _, other = authority.issue("other")
+    locked = pem_of(ec.generate_private_key(ec.SECP256R1()), b"password")
+    for wrong, said in (
+        (
+            files(chain, other),
+            "tls_cert, tls_key: expected a certificate and its own key in PEM, got key values mismatch",
+        ),
+        (files(b"nothing", key), "tls_cert, tls_key: expected a certificate"),
+        (files(chain, b"nothing"), "tls_cert, tls_key: expected a certificate"),
+        (files(chain, locked), "tls_key: expected a key without a password"),
+        (files(chain, key, b"nothing"), "tls_client_ca: expected certificates in PEM"),
+        (files(chain, key, b"\xff"), "tls_client_ca: expected certificates in PEM"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            Certificates.of(wrong)
+
+
+def test_a_new_pair_is_taken_and_a_broken_one_leaves_the_old(authority, caplog):
+    chain, key = authority.write()
+    access = Access("", meter_memory(2))
+    held = CredentialFiles({"tls_cert": str(chain), "tls_key": str(key)}, access.take)
+    first = access.certificates()
+    authority.write()
+    held.look()
+    assert access.certificates() is first
+    held.look()
+    assert access.certificates().chain == chain.read_bytes() != first.chain
+    second = access.certificates()
+    chain.write_bytes(authority.issue("other")[0])
+    held.look()
+    held.look()
+    assert access.certificates() is second
+    assert held.counters() == {"access_reloads": 1, "access_reload_failures": 1}
+    assert "the old ones stay: tls_cert, tls_key: " in caplog.text
+    authority.write()
+    held.look()
+    held.look()
+    assert access.certificates().chain == chain.read_bytes()
+
+
+def test_the_key_is_private_and_the_certificate_is_not(authority):
+    chain, key = authority.write("modes")
+    chain.chmod(0o644)
+    access = Access("", meter_memory(2))
+    CredentialFiles({"tls_cert": str(chain), "tls_key": str(key)}, access.take)
+    key.chmod(0o644)
+    with pytest.raises(BadInput, match=f"tls_key: .* got mode 0644; chmod 600 {key}"):
+        CredentialFiles({"tls_cert": str(chain), "tls_key": str(key)}, access.take)

@@ -1,0 +1,141 @@
+"""Files of keys while they change: what is taken, when, and that what is broken changes nothing."""
+
+import pytest
+
+from processor.errors import BadInput
+from serving.access.access_guard import Unauthenticated
+from serving.access.credentials import Access, CredentialFiles, Credentials
+from serving.access.key_file import changing
+from serving.access.meters import meter_memory
+from tests.serving.access.keyed import Keyed
+
+
+@pytest.fixture
+def keyed(tmp_path):
+    return Keyed(tmp_path)
+
+
+@pytest.fixture
+def access():
+    return Access("", meter_memory(2))
+
+
+def lets_in(guard, keyed, name):
+    try:
+        guard.admit("predict", keyed.headers(name)["authorization"].encode(), "")
+    except Unauthenticated:
+        return False
+    return True
+
+
+def settle(files):
+    """Looks until nothing changes any more: a change is taken once it has stood still."""
+    files.look()
+    files.look()
+
+
+def test_keys_that_come_and_go_are_taken_while_serving(keyed, access):
+    early = access.guard(0)
+    files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
+    assert lets_in(early, keyed, "predict")
+    keyed.add("late", ["predict"])
+    assert not lets_in(early, keyed, "late")
+    settle(files)
+    assert lets_in(early, keyed, "late")
+    assert lets_in(access.guard(1), keyed, "late")
+    keyed.revoke("predict")
+    settle(files)
+    assert not lets_in(early, keyed, "predict")
+    assert files.counters() == {"access_reloads": 2, "access_reload_failures": 0}
+    files.look()
+    assert files.counters() == {"access_reloads": 2, "access_reload_failures": 0}
+
+
+def test_a_change_is_taken_only_once_it_stands_still(keyed, access):
+    guard = access.guard(0)
+    files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
+    for number in range(3):
+        keyed.add(f"k{number}", ["predict"])
+        files.look()
+        assert not lets_in(guard, keyed, f"k{number}")
+    files.look()
+    assert lets_in(guard, keyed, "k2")
+    assert files.reloads == 1
+
+
+def test_a_broken_file_changes_nothing_and_says_so_once(keyed, access, caplog):
+    guard = access.guard(0)
+    files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
+    whole = keyed.path.read_bytes()
+    keyed.path.write_bytes(whole[:-20])
+    for _ in range(4):
+        files.look()
+    assert lets_in(guard, keyed, "predict")
+    assert caplog.text.count("cannot be used, the old ones stay: ") == 1
+    assert files.counters() == {"access_reloads": 0, "access_reload_failures": 1}
+    keyed.path.unlink()
+    settle(files)
+    assert lets_in(guard, keyed, "predict")
+    assert files.failures == 2
+    keyed.path.write_bytes(whole)
+    keyed.path.chmod(0o600)
+    settle(files)
+    assert files.counters() == {"access_reloads": 1, "access_reload_failures": 2}
+
+
+def test_a_file_that_others_may_read_is_taken_once_that_is_put_right(keyed, access):
+    keyed.path.chmod(0o644)
+    with pytest.raises(BadInput, match=r"api_keys: .* chmod 600"):
+        CredentialFiles({"api_keys": str(keyed.path)}, access.take)
+    keyed.path.chmod(0o600)
+    files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
+    keyed.path.chmod(0o644)
+    settle(files)
+    assert files.failures == 1
+    keyed.path.chmod(0o600)
+    settle(files)
+    assert files.reloads == 1
+
+
+def test_another_process_goes_by_the_same_bytes_and_by_no_older_ones(keyed, access):
+    there, told = Access("", meter_memory(2)), []
+    files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
+    access.pass_on(lambda credentials: told.append(credentials.message()))
+    guard = there.guard(1)
+    assert not lets_in(guard, keyed, "predict")
+    keyed.revoke("predict")
+    settle(files)
+    first, second = map(Credentials.of, told)
+    there.take(second)
+    there.take(first)
+    assert not lets_in(guard, keyed, "predict")
+    assert lets_in(guard, keyed, "all")
+
+
+def test_without_files_nothing_is_read_and_no_thread_is_begun(access):
+    files = CredentialFiles({"api_keys": ""}, access.take)
+    files.start()
+    assert not files._thread.is_alive()
+    files.close()
+
+
+def test_the_thread_looks_by_itself_and_ends(keyed, access, monkeypatch):
+    from tests.waiting import until
+
+    monkeypatch.setattr("serving.access.credentials.LOOK_S", 0.01)
+    files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
+    files.start()
+    with changing(keyed.path) as held:
+        held[0] = held[0].without("all")
+    until(lambda: files.reloads == 1)
+    files.close()
+    assert not files._thread.is_alive()
+
+
+def test_the_admin_token_opens_what_a_key_with_the_admin_scopes_does(keyed):
+    access = Access("t0ken", meter_memory(2))
+    guard = access.guard(0)
+    CredentialFiles({"api_keys": str(keyed.path)}, access.take)
+    for scope in ("admin:read", "admin:write"):
+        guard.admit(scope, b"Bearer t0ken", "")
+        guard.admit(scope, keyed.headers(scope.replace(":", "-"))["authorization"].encode(), "")
