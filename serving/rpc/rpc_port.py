@@ -89,7 +89,7 @@ class RpcPort:
             ("grpc.max_allowed_incoming_connections", most),
         ]
         answering = OpenCalls()
-        self._room = RpcRoom(answering, most)
+        self._room = RpcRoom(answering, most, tls is not None)
         self._keeping: asyncio.Task[None] | None = None
         calls_of = partial(Calls, exchanges, answering=answering, access=access, guard=guard)
         gate = Gate(options.model_control, "" if guard is not None else options.admin_token)

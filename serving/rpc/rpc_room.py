@@ -70,10 +70,11 @@ class Idle(NamedTuple):
 
 
 class RpcRoom:
-    """The room of one port. most: connections that it takes."""
+    """The room of one port. most: connections that it takes. tls: whether it speaks TLS, between whose frames none of
+    ours can go: there idle connections are cut off untold."""
 
-    def __init__(self, answering: OpenCalls, most: int) -> None:
-        self._answering, self._most = answering, most
+    def __init__(self, answering: OpenCalls, most: int, tls: bool = False) -> None:
+        self._answering, self._tls = answering, tls
         self._wanted = most - max(1, most // 8)
         # When each was told to leave, by inode.
         self._told_s: dict[int, float] = {}
@@ -116,7 +117,7 @@ class RpcRoom:
             if now_s - self._told_s[inode] >= TOLD_S:
                 each.shutdown(socket.SHUT_RDWR)
             return
-        if is_between_frames(each):
+        if not self._tls and is_between_frames(each):
             tell(each)
         self._told_s[inode] = now_s
 

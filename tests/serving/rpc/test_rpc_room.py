@@ -129,6 +129,17 @@ def test_only_as_many_leave_as_are_too_many_the_longest_silent_first(pressed, si
         assert not any(GOAWAY in client.heard() for client in clients[1:])
 
 
+def test_where_a_port_speaks_tls_nothing_is_written_between_its_frames(pressed, silent, monkeypatch):
+    monkeypatch.setattr(rpc_room, "tell", lambda each: pytest.fail("written"))
+    with Live() as live:
+        live.loop.call_soon_threadsafe(live.port._keeping.cancel)
+        room, port = RpcRoom(OpenCalls(), 2, tls=True), int(live.address.rpartition(":")[2])
+        clients = [client for _ in range(2) for client in silent(live)]
+        for client in clients:
+            until(client.heard)
+        until(lambda: room.look(port) or room._told_s)
+
+
 def test_calls_that_are_answered_are_known_by_their_clients_ports():
     class Context:
         def __init__(self, peer):
