@@ -3,7 +3,9 @@
 import gc
 import logging
 import os
+import select
 import shutil
+import signal
 import threading
 import time
 import traceback
@@ -27,6 +29,7 @@ from tests.packages import open_version, write_package
 from tests.processor.versions.models import delta_bytes, open_model, publish
 from tests.processor.versions.test_served_version import scores
 from tests.shortages import Calls, Objects
+from tests.waiting import GIVE_UP_S
 
 UNDO_DEPTH = 2
 FAILED, WRONG = 3, 4
@@ -196,8 +199,8 @@ def test_every_object_python_cannot_make_leaves_nothing_behind(start, tmp_path, 
 
 
 def apart(act):
-    """How a point ends in a process of its own, as libraries in C, and Python itself, may crash where objects cannot be
-    made: "succeeded", "failed" (the change did, and left nothing behind), "wrong" or "crashed"."""
+    """How a point ends in a process of its own, as libraries in C, and Python itself, may crash or hang where objects
+    cannot be made: "succeeded", "failed" (the change did, and left nothing behind), "wrong" or "crashed"."""
     pid = os.fork()
     if not pid:
         code = WRONG
@@ -208,6 +211,10 @@ def apart(act):
             traceback.print_exc()
         finally:
             os._exit(code)
+    child = os.pidfd_open(pid)
+    if not select.select([child], [], [], GIVE_UP_S)[0]:
+        os.kill(pid, signal.SIGKILL)
+    os.close(child)
     _, status = os.waitpid(pid, 0)
     return {0: "succeeded", FAILED: "failed", WRONG: "wrong"}.get(os.waitstatus_to_exitcode(status), "crashed")
 
