@@ -11,7 +11,8 @@ on a thread they wait for a core at most.
 
 Invariants
 - A session belongs to the thread while a step of its handshake is under way, and to the loop otherwise: what comes
-  meanwhile waits as bytes. No application meets a connection whose handshake is not done.
+  meanwhile waits as bytes, and beyond MAX_EARLY_NBYTES in the kernel. No application meets a connection whose
+  handshake is not done.
 - At most MOST_HANDSHAKES are under way: of more, the one that has waited longest is aborted, so that whoever connects
   and says nothing keeps nobody out. Each has HANDSHAKE_S.
 - What one read of the socket brought is one read of the protocol's, as without TLS.
@@ -38,7 +39,7 @@ HANDSHAKE_S = 10.0
 # How long those that have begun get at a port's end.
 LAST_HANDSHAKE_S = 1.0
 MOST_HANDSHAKES = 256
-# A client's whole part of a handshake, with a chain of certificates, and what it sends behind it at once.
+# Of what comes while a step is under way: a client may send all that it has right behind its part of the handshake.
 MAX_EARLY_NBYTES = 256 << 10
 READ_NBYTES = 256 << 10
 
@@ -103,7 +104,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._protocol: asyncio.Protocol | None = None
         self._raw: asyncio.Transport | None = None
         self._early = bytearray()
-        self._shaking = self._finished = self.begun = False
+        self._shaking = self._full = self._finished = self.begun = False
 
     # Of the socket.
 
@@ -120,10 +121,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         elif self._protocol is None:
             self.begun = True
             self._early += data
-            if len(self._early) > MAX_EARLY_NBYTES:
-                self.abort()
-            elif not self._shaking:
+            if not self._shaking:
                 self._shake()
+            elif len(self._early) > MAX_EARLY_NBYTES and not self._full:
+                self._full = True
+                self.pause_reading()
         else:
             self._incoming.write(data)
             self._read(self._protocol)
@@ -178,6 +180,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         raw = self._raw
         if raw is None or raw.is_closing():
             return
+        if self._full:
+            self._full = False
+            raw.resume_reading()
         # Where it failed, the alert that says why.
         self._flush(raw)
         if error is not None:

@@ -419,7 +419,7 @@ def test_a_start_without_its_store_is_not_ready_until_that_has_said_what_there_i
             processor.poll()
         assert not processor.ready
         bucket.down = False
-        repository.mirror.beat()
+        repository.mirror.list_all()
         until(lambda: processor.poll() or processor.ready)
         until(lambda: processor.ready, processor.poll)
         assert processor.awaited == []

@@ -36,12 +36,14 @@ class Replica:
 
     def go(self, beats=20, s=0.3):
         """What polls have said meanwhile."""
-        said = []
+        said, mirror = [], self.repository.mirror
         for _ in range(beats):
             self.clock.advance(s)
-            self.repository.mirror.beat()
+            mirror.beat()
+            if mirror.listing_due():
+                mirror.list_all()
             said += self.model.poll()
-            until(lambda: all(p.done for p in self.repository.mirror._preparing.values()))
+            until(lambda: all(p.done for p in mirror._preparing.values()))
         return said
 
     @property

@@ -84,6 +84,22 @@ def test_many_requests_go_over_one_connection_whole_in_pieces_and_behind_each_ot
         assert [read_reply(file)[2] for _ in range(3)] == [SCORED] * 3
 
 
+def test_what_is_sent_right_behind_a_handshake_waits_for_it(server, authority, monkeypatch):
+    monkeypatch.setattr(tls_transport, "MAX_EARLY_NBYTES", 1000)
+    step, pause, much = ssl.SSLObject.do_handshake, tls_transport.TlsTransport.pause_reading, threading.Event()
+
+    def slow(session):
+        step(session)
+        # The last step ends once much has come behind it.
+        assert much.wait(30)
+
+    monkeypatch.setattr(ssl.SSLObject, "do_handshake", slow)
+    monkeypatch.setattr(tls_transport.TlsTransport, "pause_reading", lambda self: (pause(self), much.set()))
+    with connected(server.http_address, authority.client()) as connection:
+        connection.sendall(post(json.dumps({"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}] * 5000}).encode()))
+        assert read_reply(connection.makefile("rb"))[0] == 200
+
+
 def test_a_long_body_comes_and_goes(server, authority):
     rows = 20_000
     body = json.dumps({"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}] * rows}).encode()

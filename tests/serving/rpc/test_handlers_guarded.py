@@ -1,5 +1,7 @@
 """The gRPC port with keys: what each method says without one, without its scope, beyond a rate; and streams."""
 
+import threading
+
 import grpc
 import pytest
 
@@ -111,13 +113,18 @@ def test_a_key_that_goes_ends_no_stream_but_its_requests_are_refused(live, keys,
     keys.add("going", ["predict"])
     guard.keys = keys.known
 
+    answered = threading.Event()
+
     def requests():
         yield request()
-        guard.keys = keys.known.without("going")
+        answered.wait(WAIT_S)
         yield request()
 
-    first, second = live.stream(requests(), metadata=keys["going"], timeout=WAIT_S)
-    assert scores(first.infer_response) == [4.0]
+    replies = live.stream(requests(), metadata=keys["going"], timeout=WAIT_S)
+    assert scores(next(replies).infer_response) == [4.0]
+    guard.keys = keys.known.without("going")
+    answered.set()
+    (second,) = replies
     assert second.error_message == "authorization: a valid bearer token wanted"
 
 
