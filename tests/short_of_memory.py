@@ -30,11 +30,12 @@ from pathlib import Path
 import numpy as np
 
 from loadtest.reports.report import machine, origin
+from processor.package.delta import write_delta
 from tests.e2e.servers import ALONE, LiveServer
 from tests.faults.load import Asker, Excuses, HttpSide, RpcSide, Tally
-from tests.faults.truth import Change, Truth, full_state
+from tests.faults.truth import Change, Truth, full_state, weights_of
 from tests.packages import write_package
-from tests.processor.versions.models import delta_bytes, open_model
+from tests.processor.versions.models import open_model
 
 RESULTS = Path(__file__).parents[1] / "loadtest" / "results"
 MODEL, VERSION, UNDO_DEPTH = "small", 1, 16
@@ -63,8 +64,9 @@ class Try(Change):
         return [*users, *wide], removed, number, dense
 
     def bytes(self, folder, parent):
-        users, removed, number, dense = self.draw()
-        return delta_bytes(folder, self.step, users, removed=removed, tag=number, dense_seed=dense, parent=parent)
+        path = folder / ".tried"
+        write_delta(path, self.delta(parent))
+        return path.read_bytes()
 
 
 class StrictTruth(Truth):
@@ -131,8 +133,8 @@ class Campaign:
         self.slowest_well_s = 0.0
 
     def run(self, seconds, changes):
-        write_package(self.root, users=range(20))
-        self.truth.know("1.0", full_state(0))
+        write_package(self.root, VERSION, users=range(20), seed=VERSION, weights=weights_of)
+        self.truth.know("1.0", full_state(VERSION))
         options = (*LAYOUTS[self.layout], "--undo-depth", str(UNDO_DEPTH), "--drain-s", "0.5")
         options = (*options, "--shutdown-timeout-s", "5")
         env = {**os.environ, **(GIVING_BACK if self.layout == "two workers" else {})}
