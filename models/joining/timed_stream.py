@@ -1,8 +1,8 @@
 """One of a join's two streams: its batches as they come, and up to which time it has been read.
 
 A stream has been read up to the newest time that it has given; where it has nothing more for a moment, up to that
-moment. One that cannot be read stands where it is: what it would say is not known. A time that lies ahead of the clock
-counts as now.
+moment, if it has looked since: a folder of many files is listed now and then only. One that cannot be read stands where
+it is: what it would say is not known. A time that lies ahead of the clock counts as now.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ class TimedStream:
 
     def next(self) -> Batch | None:
         """What has come; None where nothing has for a moment."""
-        began_s = self._unix_s()
+        began_s, looks = self._unix_s(), self.source.intake().looks
         batch = next(self._batches, None)
         if batch is None:
             self.ended = not self.source.endless
-            if not self.source.intake().trouble:
+            intake = self.source.intake()
+            looked = intake.looks is None or intake.looks != looks or self.ended
+            if looked and not intake.trouble:
                 self.read_s = max(self.read_s, began_s)
             return None
         self.position = batch.end

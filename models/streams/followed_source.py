@@ -43,7 +43,7 @@ Part = tuple[int, list[pa.Array]]
 @dataclass(frozen=True, slots=True)
 class Intake:
     """How far a stream has been taken. rows: that have a number; waiting, lost, trouble: see Unread; rejected: rows
-    that were read and are not sound, and why the last one was not. aside, why_aside: see Unread."""
+    that were read and are not sound, and why the last one was not. aside, why_aside, looks: see Unread."""
 
     rows: int
     waiting: int
@@ -53,6 +53,7 @@ class Intake:
     trouble: str
     aside: int = 0
     why_aside: str = ""
+    looks: int | None = None
 
 
 class FollowedSource:
@@ -107,7 +108,15 @@ class FollowedSource:
         unread = self._stream.unread()
         rejected, why = self._rejected, self._why
         return Intake(
-            self._journal.rows, unread.rows, unread.lost, rejected, why, unread.trouble, unread.aside, unread.why_aside
+            self._journal.rows,
+            unread.rows,
+            unread.lost,
+            rejected,
+            why,
+            unread.trouble,
+            unread.aside,
+            unread.why_aside,
+            unread.looks,
         )
 
     def news(self) -> list[str]:

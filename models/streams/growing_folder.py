@@ -58,7 +58,7 @@ class GrowingFolder:
         # Set aside: what they were then. Those that were, in all, and why the last one was.
         self._aside: dict[str, tuple[int, int]] = {}
         self._aside_files, self._why_aside = 0, ""
-        self._next_s = 0.0
+        self._next_s, self._looks = 0.0, 0
         self._changed = ""
 
     @property
@@ -81,6 +81,7 @@ class GrowingFolder:
             if self._now_s() >= self._next_s:
                 began_s = self._now_s()
                 found = self._look(began_s)
+                self._looks += 1
                 self._next_s = self._now_s() + max(LOOK_S, LOOK_SHARE * (self._now_s() - began_s))
                 if found:
                     return found
@@ -117,7 +118,8 @@ class GrowingFolder:
         now_s = self._now_s()
         late = [name for name, (_, since_s) in self._unfinished.items() if now_s - since_s >= UNFINISHED_S]
         unfinished = f"{late[0]}: no whole Parquet file, and it does not grow" if late else ""
-        return Unread(trouble=unfinished or self._changed, aside=self._aside_files, why_aside=self._why_aside)
+        trouble = unfinished or self._changed
+        return Unread(trouble=trouble, aside=self._aside_files, why_aside=self._why_aside, looks=self._looks)
 
     def close(self) -> None: ...
 

@@ -23,13 +23,15 @@ class Segment:
 class Unread:
     """What waits behind the newest segment. rows: as far as the stream knows. lost: rows, or messages, that were gone
     before they could be read. trouble: why nothing can be read now, "" where it can. aside: files that were set aside
-    because they cannot be read, and why the last one was."""
+    because they cannot be read, and why the last one was. looks: how often the stream has looked for what is new; None
+    where it looks with each poll."""
 
     rows: int = 0
     lost: int = 0
     trouble: str = ""
     aside: int = 0
     why_aside: str = ""
+    looks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

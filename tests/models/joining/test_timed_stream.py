@@ -39,6 +39,18 @@ def test_a_stream_in_trouble_stands_where_it_is(made):
     assert arrivals.read_s == float("-inf")
 
 
+def test_a_stream_that_has_not_looked_since_has_not_been_read_up_to_now(made):
+    stream, _, open_ = made
+    stream.unread = lambda: Unread(looks=3)
+    arrivals = open_()
+    assert arrivals.next() is None
+    assert arrivals.read_s == float("-inf")
+    counts = iter([3, 4])
+    stream.unread = lambda: Unread(looks=next(counts))
+    assert arrivals.next() is None
+    assert arrivals.read_s == 2e9
+
+
 def test_times_ahead_of_the_clock_are_now(made):
     stream, clock, open_ = made
     clock.now_s = 1e9 + 3
