@@ -32,7 +32,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from models.data.sent_once import sent_columns, value_rows
 from processor.errors import BadInput, Corrupt
 from processor.package.atomic import atomic_file
 
@@ -152,7 +151,7 @@ def rows_of(path: Path, rows: Sequence[int]) -> pa.Table:
         rows: Their numbers in it.
 
     Returns:
-        The rows, each with all of its request's values.
+        The rows as they were emitted.
 
     Raises:
         FileNotFoundError: The file is gone.
@@ -162,17 +161,12 @@ def rows_of(path: Path, rows: Sequence[int]) -> pa.Table:
         counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         order = np.argsort(np.asarray(rows, np.int64), kind="stable")
-        wanted, sent = np.asarray(rows, np.int64)[order], sent_columns(file.schema_arrow)
+        wanted = np.asarray(rows, np.int64)[order]
         groups = np.searchsorted(starts, wanted, side="right") - 1
-        parts: list[pa.Table] = []
-        for group in np.unique(groups).tolist():
-            mine = wanted[groups == group] - starts[group]
-            table = file.read_row_group(group).combine_chunks()
-            arrays = [
-                column.chunk(0).take(pa.array(value_rows(column.chunk(0))[mine] if name in sent else mine))
-                for name, column in zip(table.column_names, table.columns)
-            ]
-            parts.append(pa.Table.from_arrays(arrays, schema=table.schema))
+        parts = [
+            file.read_row_group(group).take(pa.array(wanted[groups == group] - starts[group]))
+            for group in np.unique(groups).tolist()
+        ]
         return pa.concat_tables(parts).combine_chunks().take(pa.array(np.argsort(order)))
 
 

@@ -80,11 +80,12 @@ class AccessGuard:
         limits = self.keys.address
         slots = self._meet(limits, address)
         key = self.check(scope, authorization)
-        self._take(key.limits, key.slots, f"key {key.name!r}")
+        name_of_key = f"key {key.name!r}"
+        self._take(key.limits, key.slots, name_of_key)
         if not key.limits.concurrency and (slots is None or not limits.concurrency):
             return self.nothing
         entered: list[Slots] = []
-        visited = ((limits, slots, "address"), (key.limits, key.slots, f"key {key.name!r}"))
+        visited = ((limits, slots, "address"), (key.limits, key.slots, name_of_key))
         for most, whose, name in visited:
             if whose is None or not most.concurrency:
                 continue
