@@ -134,7 +134,7 @@ class RecordedColumns:
         for output in self.manifest.outputs:
             scores = np.ascontiguousarray(reply.outputs[output.name])
             flat = pa.array(scores.reshape(-1))
-            starts = np.arange(0, flat.__len__() + 1, output.columns, dtype=np.int32)
+            starts = np.arange(0, len(flat) + 1, output.columns, dtype=np.int32)
             columns.append(flat if output.columns == 1 else pa.ListArray.from_arrays(pa.array(starts), flat))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
