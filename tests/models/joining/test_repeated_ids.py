@@ -1,6 +1,7 @@
 """Whole joins in which ids of requests are there more than once: sent again, or used by somebody else."""
 
 import contextlib
+from operator import itemgetter
 
 import pyarrow as pa
 import pytest
@@ -149,7 +150,8 @@ def test_nobody_has_the_label_of_another_wherever_a_kill_falls(crowd, kills, tmp
             with killed_after(operations, after), contextlib.suppress(Killed):
                 run.run()
         run = place.join(file_rows=2)
-        found.append((emitted(place), counts(run)))
+        # Which of two requests leaves first may depend on where a restart begins to read; the rows of one do not.
+        found.append((sorted(emitted(place), key=itemgetter(0)), counts(run)))
         told = run.standing().counts
         assert sum(getattr(told, name) for name in FATES) == len(hits)
     assert found[0] == found[1]
