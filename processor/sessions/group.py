@@ -100,7 +100,7 @@ class Queue:
         self.sessions = 0
         self.idle: list[SessionThread] = []
         self.waking = 0
-        self.running_s = self.turn_s = self.usual_s = 0.0
+        self.running_s = self.usual_s = 0.0
 
     @property
     def load_s(self) -> float:
@@ -130,23 +130,14 @@ class Queue:
             self.running_s += session.predicted_s
         return taken
 
-    def unread_s(self, patience_s: float) -> float:
-        """How long a request that is read now may have waited for that while a batch was computed: all of that time,
-        but not more than half of what it gives us, or all would be late that came beside a batch which took so long."""
-        return min(self.turn_s, patience_s / 2) if patience_s > 0 else 0.0
-
     def finish(self, session: Session, now_s: float) -> None:
         """The session has answered its batch. While work waits, what it does between two batches counts as theirs."""
         if session.predicted_s:
             self.running_s = max(0.0, self.running_s - session.predicted_s)
             measured_s = now_s - session.started_s
             self.batcher.paced(session.predicted_s, measured_s)
-            self.turn_s = measured_s if self.batcher else 0.0
             session.stats.busy_s += measured_s
             session.predicted_s = 0.0
-        else:
-            # Who came during a turn that computed nothing has waited for nobody.
-            self.turn_s = 0.0
         session.started_s = now_s if self.batcher else 0.0
 
 
@@ -218,16 +209,18 @@ class SessionGroup:
     def check_room(self, timeout_s: float | None) -> None:
         """Raises Overloaded for a request that would be refused if it is like those that came before it: before it is
         read, at little cost. A queue that is overloaded stands where one like them has no place any more; so if this
-        took one of no rows for granted, it would let all of them pass, to be refused when they have been read."""
+        took one of no rows for granted, it would let all of them pass, to be refused when they have been read.
+        timeout_s: what waiting has left of it; 0 or less where it waited too long for being read to wait for more."""
+        if timeout_s is not None and timeout_s <= 0:
+            with self._lock:
+                self._past.refused_late += 1
+            raise Overloaded("queue: the request waited for most of its time before it was read", late=True)
         queues = self._queues
         if len(queues) == 1 and not queues[0].batcher:
             return
         with self._lock:
             queue = min(queues, key=_load_s)
-            patience_s = timeout_s
-            if self._inline is not None and timeout_s is not None:
-                patience_s = timeout_s - queue.unread_s(timeout_s)
-            self._check(queue, 1, 0, queue.usual_s, patience_s)
+            self._check(queue, 1, 0, queue.usual_s, timeout_s)
 
     def enqueue(self, work: Work) -> None:
         """Queues work; raises NotReady, or Overloaded with the time that the queue takes to drain. Its deadline is on
@@ -239,8 +232,6 @@ class SessionGroup:
             shares = self._shares(work)
             scattered = shares > 1 or self._is_large(work)
             queue = self._route(work)
-            if self._inline is not None and work.deadline_s is not None:
-                work.deadline_s -= queue.unread_s(work.deadline_s - now_s)
             if queue.batcher:
                 patience_s = None if work.deadline_s is None else work.deadline_s - now_s
                 own_s = queue.batcher.predict_s(work.replica, work.rows // shares, work.ids // shares)

@@ -40,6 +40,7 @@ from processor.engine import PredictReply, PredictRequest
 from processor.errors import Expired, FreshetError
 from processor.features.limits import FREE_NBYTES
 from processor.package.manifest import Manifest
+from processor.sessions.batcher import WAIT_MARGIN
 from processor.sessions.request import Done
 from serving.codecs.wire import Headers
 from serving.front import queries
@@ -81,8 +82,8 @@ class Exchange(ABC):
     """One prediction, asked and answered. A port's subclass reads its requests; the module says who calls what when."""
 
     __slots__ = (
-        "_announced_s", "_encoding_s", "_key", "_processor", "_protocol", "_replica", "_timed", "_who", "began_s",
-        "headers", "limits", "shared", "trace",
+        "_announced_s", "_encoding_s", "_key", "_processor", "_protocol", "_replica", "_timed", "_unread_s", "_who",
+        "began_s", "headers", "limits", "shared", "trace",
     )  # fmt: skip
 
     def __init__(self, shared: Exchanges, protocol: str, headers: Headers) -> None:
@@ -114,18 +115,33 @@ class Exchange(ABC):
         """Seconds that the request may still take; None for any time. own_s: the timeout that it names itself.
         waited_s: since it was there."""
         timeout_s = self.shared.default_timeout_s if own_s is None else own_s
-        return None if timeout_s is None else timeout_s - waited_s
+        return None if timeout_s is None else timeout_s - waited_s - self._unread_s
 
-    def admit(self, who: queries.Who, servable: bool, timeout_s: float | None) -> Manifest:
-        """The manifest of what is to answer. servable: asked for in the words of TensorFlow Serving. timeout_s: as far
-        as it is known before the request is read; None for the default. Raises FreshetError."""
+    def admit(self, who: queries.Who, servable: bool, timeout_s: float | None, unread_s: float = 0.0) -> Manifest:
+        """Find what is to answer, and refuse what would be answered too late.
+
+        Args:
+            who: The model, version or label that is asked for.
+            servable: Whether it is asked for in the words of TensorFlow Serving.
+            timeout_s: The request's timeout, as far as it is known before the body is read; None for the default.
+            unread_s: How long the request had been here before it was read, in seconds.
+
+        Returns:
+            The manifest of the version that is to answer.
+
+        Raises:
+            FreshetError: The model is unknown or not ready, or the request comes too late.
+        """
         shared = self.shared
         self._processor = processor = shared.lifecycle.processor()
-        self._announced_s = timeout_s
+        self._announced_s, self._unread_s = timeout_s, unread_s
         if timeout_s is None:
             timeout_s = shared.default_timeout_s
-        elif timeout_s <= 0:
-            raise Expired("deadline: it had passed when the request came")
+        if timeout_s is not None:
+            if timeout_s <= unread_s:
+                raise Expired("deadline: it had passed when the request was read")
+            # Waiting counts alike before a request is read and in the queue.
+            timeout_s -= WAIT_MARGIN * unread_s
         key = self.headers.get(STICKY_KEY)
         if servable:
             replica = queries.admit_servable(processor, who, timeout_s, key)

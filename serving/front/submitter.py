@@ -2,12 +2,17 @@
 
 With inline compute a loop's thread computes what its turns have read, and there is one owner; so the protocols of one
 loop share one Submitter.
+
+A turn of the loop that has a thousand sockets to read takes as long as a deadline. So a turn that has taken LONG_TURN_S
+answers what is ready, or computes what it has read, before it reads more (catch_up): how long a reply waits for its
+turn does not depend on how many clients there are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +28,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# About as long as a hundred small requests are read for.
+LONG_TURN_S = 0.005
+
 
 class Submitter:
     """The way to the processor and back of one event loop; one loop at a time has it. served: what its protocols have
@@ -31,6 +39,10 @@ class Submitter:
     def __init__(self) -> None:
         self.served = AnswerCounts()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._processor: Answering
+        # Whether the loop is to compute in its next turn; and does: what is called back then may read a request.
+        self._due = self._computing = False
+        self._caught_up_s = 0.0
         self._wakeups: Wakeups
         # Brings replies to the loop; None where they are computed on it.
         self._post: Callable[[Finish, Any], None] | None = None
@@ -43,6 +55,20 @@ class Submitter:
         if self._loop is not loop:
             self._connect(loop, processor)
         return finish if self._post is None else partial(self._post, finish)
+
+    def catch_up(self) -> None:
+        """Answer what is ready, or compute what was read, where that was last done LONG_TURN_S ago.
+
+        Called before a request is read.
+        """
+        now_s = time.monotonic()
+        if now_s - self._caught_up_s < LONG_TURN_S:
+            return
+        self._caught_up_s = now_s
+        if self._due:
+            self._compute()
+        elif self._post is not None:
+            self._wakeups.deliver()
 
     def offload(self, work: Work, nbytes: int, finish: Finish) -> None:
         """See Offloading.submit; the running loop is one that deliver() was called on."""
@@ -69,19 +95,32 @@ class Submitter:
         if self._offloading is not None:
             self._offloading.close()
 
+    def _compute(self) -> None:
+        """Compute the next batch on this loop's thread, unless it is being done."""
+        if self._computing:
+            return
+        self._due, self._computing = False, True
+        try:
+            self._processor.run_once()
+        finally:
+            self._computing = False
+            self._caught_up_s = time.monotonic()
+
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: Answering) -> None:
         """Has replies come on this loop: computed there, or handed over by session threads."""
         thread = threading.get_ident()
 
         def wake(delay_s: float) -> None:
             if threading.get_ident() != thread:
-                loop.call_soon_threadsafe(processor.run_once)
+                loop.call_soon_threadsafe(self._compute)
             elif delay_s:
-                loop.call_later(delay_s, processor.run_once)
+                loop.call_later(delay_s, self._compute)
             else:
-                loop.call_soon(processor.run_once)
+                self._due = True
+                loop.call_soon(self._compute)
 
         self.close()
+        self._processor = processor
         self._wakeups = Wakeups(loop)
         post = self._wakeups.post
         self._post = None if processor.attach(wake, post) else post

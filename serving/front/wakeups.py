@@ -29,12 +29,13 @@ class Wakeups:
         if not self._pending:
             self._pending = True
             try:
-                self._loop.call_soon_threadsafe(self._deliver)
+                self._loop.call_soon_threadsafe(self.deliver)
             except RuntimeError:
                 # The loop has closed: nobody waits for the reply any more.
                 self._queue.clear()
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
+        """Hands over what is there; on the loop's thread."""
         self._pending = False
         queue = self._queue
         while queue:

@@ -234,19 +234,38 @@ class DataApp:
             headers = [*headers, (REQUEST_ID, sent[REQUEST_ID][:MAX_REQUEST_ID_NBYTES])]
         await reply(send, status, body, headers)
 
-    def start(self, route: Route, headers: Headers, body: Body, answered: Callable[[Answer], None]) -> None:
-        """Decodes and submits one predict request; `answered` is called once, later, on the running event loop.
+    def start(
+        self,
+        route: Route,
+        headers: Headers,
+        body: Body,
+        answered: Callable[[Answer], None],
+        unread_s: Callable[[], float] = float,
+    ) -> None:
+        """Decode and submit one predict request.
 
-        body: whole, as sent. Raises FreshetError when the request cannot be submitted. Both the ASGI route and the
-        protocol below ASGI (serving.http.protocol) go through here.
+        Both the ASGI route and the protocol below ASGI (serving.http.protocol) go through here.
+
+        Args:
+            route: Its model and dialect.
+            headers: Its headers.
+            body: Its body, whole, as sent.
+            answered: Called once, later, on the running event loop.
+            unread_s: Measures how long it had been here before it was read, in seconds; asked where it has a deadline.
+
+        Raises:
+            FreshetError: The request cannot be submitted.
         """
         dialect = DIALECTS[route.action]
+        self.exchanges.submitter.catch_up()
         exchange = HttpExchange(self.exchanges, dialect.protocol, headers)
         exchange.dialect, exchange.regions, exchange.answered = dialect, self._regions, answered
         if exchange.trace is not None:
             exchange.trace.model = route.model
         try:
-            exchange.admit(route, dialect.servable, header_timeout_s(headers))
+            timeout_s = header_timeout_s(headers)
+            timed = timeout_s is not None or self.exchanges.default_timeout_s is not None
+            exchange.admit(route, dialect.servable, timeout_s, unread_s() if timed else 0.0)
             exchange.submit(body, exchange.computed)
         except FreshetError as error:
             exchange.end(error.http_status)

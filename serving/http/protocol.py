@@ -12,7 +12,10 @@ Invariants: one request in flight on a connection, whichever way it takes: while
 
 from __future__ import annotations
 
+import socket
+import struct
 import time
+from functools import partial
 from typing import Any
 
 from processor.errors import FreshetError, NotReady
@@ -29,6 +32,9 @@ from serving.http.http_head import RequestHead
 from serving.http.paths import Route, parse
 from serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
 
+# tcpi_last_data_recv of linux/tcp.h: milliseconds since data came last.
+TCP_INFO_NBYTES = 56
+LAST_DATA_RECEIVED, LAST_DATA_RECEIVED_AT = struct.Struct("=I"), 52
 PREDICT_SUFFIXES = tuple(dialect.suffix.encode() for dialect in DIALECTS.values())
 
 
@@ -133,11 +139,21 @@ class PredictProtocol(HttpConnection):
     def _start(self, flight: Flight, body: Body) -> None:
         try:
             self._bodies.check(SPARE_NBYTES)
-            self._app.start(flight.route, flight.headers, body, lambda answer: self._answer(flight, answer))
+            answered = partial(self._answer, flight)
+            self._app.start(flight.route, flight.headers, body, answered, self._unread_s)
         except FreshetError as error:
             self._answer(flight, error_reply(error))
         except Exception:
             self._answer(flight, internal_error(flight.headers))
+
+    def _unread_s(self) -> float:
+        """How long the last bytes that were read had waited for it in the kernel, in seconds: to about 4 ms, and 0
+        where the system does not tell."""
+        try:
+            told = self.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_NBYTES)
+        except (AttributeError, OSError):
+            return 0.0
+        return LAST_DATA_RECEIVED.unpack_from(told, LAST_DATA_RECEIVED_AT)[0] / 1e3 if len(told) == TCP_INFO_NBYTES else 0.0
 
     def _refuse(self, error: FreshetError) -> None:
         flight = self.cycle

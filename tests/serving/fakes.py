@@ -79,6 +79,7 @@ class FakeProcessor:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     held: list[Callable[[], None]] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
+    admitted: list[float | None] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=lambda: {"stable": 3})
     limit: RequestLimits = DEFAULTS
     repository: Any = field(default_factory=lambda: SimpleNamespace(root=Path("fake")))
@@ -123,6 +124,7 @@ class FakeProcessor:
     ) -> Any:
         manifest, _ = self.manifest(model, version, label)
         self.keys.append(key)
+        self.admitted.append(timeout_s)
         if self.full is not None:
             raise self.full
         return SimpleNamespace(manifest=manifest)

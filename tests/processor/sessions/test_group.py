@@ -431,8 +431,6 @@ def test_an_overload_of_requests_that_are_alike_is_refused_before_they_are_read(
     clock, replica, answers = FakeClock(), FakeReplica({1: 1.0}), Answers()
     with group(clock=clock, max_queue_rows=10_000, **options) as sessions:
         with held(replica, sessions, answers) if not options else contextlib.nullcontext():
-            # Inline, a turn of the loop that took so long has just ended.
-            sessions._queues[0].turn_s = 5.0
             early = late = taken = 0
             for number in range(200):
                 try:
@@ -453,39 +451,13 @@ def test_an_overload_of_requests_that_are_alike_is_refused_before_they_are_read(
         answers.wait(taken + (not options))
 
 
-def test_inline_a_batch_that_takes_longer_than_a_deadline_does_not_make_all_that_come_after_it_late():
-    clock, replica, answers = FakeClock(), FakeReplica({1: 0.001}), Answers()
-
-    def slow(*arguments, fill=replica.plan.fill):
-        if clock.now_s() == 0.0:
-            clock.advance(1.0)
-            # They came meanwhile, and are read at the end of the turn.
-            for number in (1, 2):
-                sessions.enqueue(answers.work(replica, number, [number]))
-        fill(*arguments)
-
-    replica.plan.fill = slow
-    with group(clock=clock, compute="inline", max_batch_rows=1) as sessions:
-        sessions.enqueue(answers.work(replica, 0, [0]))
-        assert sessions.run_once()
-        for number in range(3, 6):
-            sessions.check_room(0.1)
-            sessions.enqueue(answers.work(replica, number, [number], clock.now_s() + 0.1))
-        while sessions.run_once():
-            pass
-        got = answers.wait(6)
-    for number in range(6):
-        assert_answers(got[number], [number])
-
-
-def test_inline_a_turn_that_computed_nothing_has_kept_nobody_waiting():
-    clock, replica, answers = FakeClock(), FakeReplica(), Answers()
-    with group(clock=clock, compute="inline") as sessions:
-        sessions._queues[0].turn_s = 1.0
-        sessions.enqueue(answers.work(replica, 0, [0], clock.now_s() - 1.0))
-        assert not sessions.run_once()
-        assert isinstance(answers.wait(1)[0], Expired)
-        assert sessions._queues[0].turn_s == 0.0
+def test_what_waited_too_long_to_be_read_is_refused_though_nothing_is_queued():
+    with group() as sessions:
+        sessions.check_room(0.001)
+        with pytest.raises(Overloaded, match="before it was read") as caught:
+            sessions.check_room(0.0)
+        assert caught.value.late
+        assert sum(stats.refused_late for stats in sessions.statistics()) == 1
 
 
 def test_waits_are_counted_as_predicted_and_as_they_were():

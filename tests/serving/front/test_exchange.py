@@ -61,13 +61,13 @@ class Room:
         self.shared = Exchanges(lifecycle, self.metrics, FrontOptions(**options), tracer)
         self.submitter = self.shared.submitter
 
-    def ask(self, who=CTR, source=(INPUTS, None), headers=None, servable=False, timeout_s=None):
-        return asyncio.run(self._ask(who, source, headers or {}, servable, timeout_s))
+    def ask(self, who=CTR, source=(INPUTS, None), headers=None, servable=False, timeout_s=None, unread_s=0.0):
+        return asyncio.run(self._ask(who, source, headers or {}, servable, timeout_s, unread_s))
 
-    async def _ask(self, who, source, headers, servable, timeout_s):
+    async def _ask(self, who, source, headers, servable, timeout_s, unread_s):
         future, exchange = asyncio.get_running_loop().create_future(), self.exchange(self.shared, "x", headers)
         try:
-            exchange.admit(who, servable, timeout_s)
+            exchange.admit(who, servable, timeout_s, unread_s)
             exchange.submit(source, future.set_result)
         except FreshetError as error:
             exchange.end(error.http_status)
@@ -139,6 +139,18 @@ def test_a_request_says_who_asks_and_how_long_it_may_take():
     assert (named.key, named.request_id, named.timeout_s) == (b"k", "r", 2.0)
     assert named.caller is not None
     assert (own.key, own.request_id, own.timeout_s, own.caller) == (None, "", 0.5, None)
+
+
+@pytest.mark.parametrize("servable", [False, True])
+def test_waiting_to_be_read_counts_towards_a_deadline_as_waiting_in_the_queue_does(servable):
+    room = Room(default_timeout_ms=2000.0)
+    room.ask(servable=servable, unread_s=1.0)
+    room.ask(servable=servable, timeout_s=8.0, source=(INPUTS, 8.0), unread_s=2.0)
+    assert [request.timeout_s for request in room.processor.requests] == [1.0, 6.0]
+    # An answer is promised for two thirds of the deadline.
+    assert room.processor.admitted == [0.5, 5.0]
+    with pytest.raises(Expired):
+        room.ask(servable=servable, unread_s=2.0)
 
 
 def test_reading_and_encoding_are_timed_of_one_request_in_some_and_encoding_only_where_there_was_some():

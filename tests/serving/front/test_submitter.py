@@ -2,7 +2,11 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
+from serving.front import submitter
+from serving.front.submitter import LONG_TURN_S
+from serving.http.paths import parse
 from tests.serving.fakes import FakeProcessor, call, send
 from tests.serving.http.data_app import BODY, serve
 
@@ -82,3 +86,84 @@ def test_inline_every_loop_that_serves_becomes_the_owner():
         assert send(app, "POST", "/v1/models/ctr:predict", BODY).status == 200
         owners.add(processor.wake)
     assert len(owners) == 2
+
+
+class Hands:
+    """Takes the place of time and lets a test move it."""
+
+    def __init__(self, monkeypatch):
+        self.now_s = 100.0
+        monkeypatch.setattr(submitter, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+
+
+def answers(app, count):
+    """So many requests, read in one turn of the loop; what is noted of each answer."""
+    noted = []
+    for _ in range(count):
+        app.start(parse(b"/v1/models/ctr:predict"), {}, BODY, noted.append)
+    return noted
+
+
+def test_a_turn_that_reads_for_long_answers_what_is_ready_before_it_reads_on(monkeypatch):
+    app, processor, _, _ = serve()
+    processor.hold, hands = True, Hands(monkeypatch)
+
+    async def scenario():
+        noted = answers(app, 1)
+        # Another thread answers, and this turn of the loop goes on.
+        await asyncio.to_thread(lambda: None)
+        threading.Thread(target=processor.release).run()
+        before = list(noted)
+        hands.now_s += LONG_TURN_S / 2
+        answers(app, 1)
+        soon = list(noted)
+        hands.now_s += LONG_TURN_S
+        answers(app, 1)
+        return before, soon, list(noted)
+
+    before, soon, late = asyncio.run(scenario())
+    assert (before, soon) == ([], [])
+    assert [status for status, _, _ in late] == [200]
+
+
+def test_inline_a_turn_that_reads_for_long_computes_before_it_reads_on_and_never_within_an_answer(monkeypatch):
+    app, processor, _, _ = serve(Inline())
+    hands = Hands(monkeypatch)
+
+    async def scenario():
+        noted, depths = [], []
+
+        def answered(answer):
+            noted.append(answer)
+            # The connection's next request is read within the answer, long after the turn began.
+            hands.now_s += 2 * LONG_TURN_S
+            depths.append(processor.woken)
+            if len(noted) < 3:
+                app.start(parse(b"/v1/models/ctr:predict"), {}, BODY, answered)
+                depths.append(processor.woken)
+
+        app.start(parse(b"/v1/models/ctr:predict"), {}, BODY, answered)
+        hands.now_s += 2 * LONG_TURN_S
+        others = answers(app, 1)
+        first = len(noted), processor.woken
+        while not others or len(noted) < 3:
+            await asyncio.sleep(0)
+        return first, depths
+
+    first, depths = asyncio.run(scenario())
+    assert first == (1, 1)
+    assert depths[:2] == [1, 1]
+    assert depths[2] == depths[3] == 2
+
+
+def test_inline_a_loop_that_has_nothing_to_compute_is_not_asked_to(monkeypatch):
+    app, processor, _, _ = serve(Inline())
+    hands = Hands(monkeypatch)
+
+    async def scenario():
+        for _ in range(3):
+            await call(app, "POST", "/v1/models/ctr:predict", BODY)
+            hands.now_s += 2 * LONG_TURN_S
+
+    asyncio.run(scenario())
+    assert processor.woken == 3

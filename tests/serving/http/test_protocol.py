@@ -5,6 +5,7 @@ import gzip
 import json
 import socket
 import threading
+import time
 from functools import partial
 
 import numpy as np
@@ -82,6 +83,37 @@ def test_a_long_request_is_read_off_the_loop_and_others_are_answered_meanwhile(p
             assert read_reply(file)[2] == {"predictions": [[7.5]] * 8000}
             assert read_reply(file)[2] == SCORED
         assert elsewhere == [8000]
+
+
+def test_a_request_that_waited_unread_beyond_its_deadline_is_not_computed(processor):
+    """Its time counts from when the kernel had it: here, while another request holds up the loop."""
+    with running(lambda config: processor) as (server, _, _):
+        address = server.http_address
+        until(lambda: request(address, post())[0][0] == 200)
+        held, gate, submit = threading.Event(), threading.Event(), processor.submit
+
+        def submit_late(asked, done, replica):
+            held.set()
+            assert gate.wait(30)
+            submit(asked, done, replica)
+
+        processor.submit = submit_late
+        with contextlib.ExitStack() as stack:
+            first, timed, patient = (
+                stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(3)
+            )
+            first.sendall(post())
+            assert held.wait(30)
+            timed.sendall(post(x_request_timeout_ms=b"40"))
+            patient.sendall(post(x_request_timeout_ms=b"30000"))
+            began_s = time.monotonic()
+            until(lambda: time.monotonic() - began_s > 0.1)
+            processor.requests.clear()
+            gate.set()
+            replies = [read_reply(connection.makefile("rb")) for connection in (first, timed, patient)]
+        assert [status for status, _, _ in replies] == [200, 504, 200]
+        assert "when the request was read" in replies[1][2]["error"]
+        assert [asked.timeout_s is None or asked.timeout_s < 30.0 for asked in processor.requests] == [True, True]
 
 
 def test_a_request_is_answered_with_its_generation(address):
