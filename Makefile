@@ -193,11 +193,12 @@ deploy-schemas: build/schemas/kserve ## schemas of the Prometheus operator and K
 console-shots: .venv/.dev .venv/.kernels ## pictures of every view of the console into docs/how-to/console (needs chromium)
 	$(BIN)/python -m tests.console_shots docs/how-to/console
 
-conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-serving-api, schemathesis and perf_analyzer (needs Debian's libb64-0d)
+conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-serving-api, kserve, schemathesis and perf_analyzer (needs Debian's libb64-0d)
 	FRESHET_SCHEMATHESIS=$(CURDIR)/.venv/schemathesis/bin/schemathesis FRESHET_SCHEMA_EXAMPLES=50 \
 	FRESHET_PERF_ANALYZER=.venv/perf/bin/perf_analyzer LD_LIBRARY_PATH=.venv/perf/nvidia/cuda_runtime/lib \
+	FRESHET_KSERVE_PYTHON=$(CURDIR)/.venv/kserve/bin/python \
 		$(BIN)/python -m pytest tests/e2e/test_conformance.py tests/e2e/test_protocol_cases.py tests/e2e/test_docs.py \
-		tests/e2e/test_schemas.py
+		tests/e2e/test_schemas.py tests/e2e/test_access_clients.py
 
 kills: .venv/.dev .venv/.kernels ## kill -9 of trainer, publisher and server at random moments; KILL_ROUNDS=200
 	FRESHET_KILL_ROUNDS=$(KILL_ROUNDS) $(BIN)/python -m pytest -m kills -o faulthandler_timeout=7200 tests/e2e
@@ -266,6 +267,8 @@ clean: ## removes .venv, build and .demo
 		tritonclient==2.48.0 nvidia-cuda-runtime-cu12
 	$(PYTHON) -m venv .venv/schemathesis
 	.venv/schemathesis/bin/pip install --quiet --disable-pip-version-check 'schemathesis>=4'
+	$(PYTHON) -m venv .venv/kserve
+	.venv/kserve/bin/pip install --quiet --disable-pip-version-check kserve==0.21.0
 	@touch $@
 
 .venv/.dev: .venv/.installed

@@ -4,16 +4,20 @@ workers that asks for keys and speaks TLS; and certificates and keys that change
 import asyncio
 import concurrent.futures
 import http.client
+import importlib.util
 import itertools
 import json
+import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -30,6 +34,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 READY_S = 90.0
+CLIENTS = Path(__file__).parent / "clients"
 
 
 class SecureServer(LiveServer):
@@ -169,6 +174,37 @@ def test_triton_over_grpc_with_asyncio(live):
                 await client.infer("small", tensors(triton))
 
     asyncio.run(ask())
+
+
+def run(live, folder, client, python=sys.executable):
+    """Runs a client that has a process of its own, perhaps in an environment of its own."""
+    given = {
+        "https": f"https://localhost:{live.http_port}",
+        "grpc": f"localhost:{live.grpc_port}",
+        "ca": str(live.authority.path),
+        "predict": live.keyed.headers("predict")["authorization"],
+        "metrics": live.keyed.headers("metrics")["authorization"],
+    }
+    (folder / "given.json").write_text(json.dumps(given))
+    # By its file, not as a module: these need nothing of this repository.
+    command = [python, "-P", str(CLIENTS / f"{client}.py"), str(folder / "given.json")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip().endswith("done"), done.stderr[-4000:]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow_serving") is None,
+    reason="tensorflow-serving-api is not installed: make conformance",
+)
+def test_the_stubs_of_tensorflow_serving(live, tmp_path):
+    run(live, tmp_path, "access_tensorflow_serving")
+
+
+@pytest.mark.skipif(
+    "FRESHET_KSERVE_PYTHON" not in os.environ, reason="kserve has no environment of its own: make conformance"
+)
+def test_the_clients_of_kserve(live, tmp_path):
+    run(live, tmp_path, "access_kserve", os.environ["FRESHET_KSERVE_PYTHON"])
 
 
 def test_certificates_and_keys_change_under_the_load_of_both_protocols_and_no_request_fails(live):
