@@ -26,6 +26,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+NO_MEMORY = "there is not enough memory for it"
+
 
 class FreshetError(Exception):
     """An error whose message may be shown to any client."""
@@ -133,7 +135,7 @@ PASSING = {
 def shortage(error: BaseException) -> NotReady | None:
     """What the process is short of, if that is what the error says."""
     if isinstance(error, MemoryError):
-        return NotReady("there is not enough memory for it")
+        return NotReady(NO_MEMORY)
     if isinstance(error, OSError) and error.errno in PASSING:
         where = f"{Path(os.fsdecode(error.filename)).name}: " if isinstance(error.filename, (str, bytes)) else ""
         return NotReady(f"{where}{os.strerror(error.errno)}")

@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from processor.errors import BadInput, FreshetError, TooLarge, json_kind
+from processor.errors import NO_MEMORY, BadInput, FreshetError, NotReady, TooLarge, json_kind
 from processor.features.limits import DEFAULTS, FREE_NBYTES, RequestLimits
 from processor.kernels.json_text import HOLDER, count_nodes, spell_out
 
@@ -151,6 +151,8 @@ def load_json(body: Body, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
 
 def _load_with_nan(body: Body, first: orjson.JSONDecodeError) -> Any:
     """A document that orjson has refused, with the numbers of kernels.json_text in the place of NaN and Infinity."""
+    if "memory" in first.msg:
+        raise NotReady(NO_MEMORY) from None
     text = bytes(body)
     try:
         if b"NaN" in text or b"Infinity" in text:

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from processor.engine import PredictReply
-from processor.errors import FreshetError, Overloaded
+from processor.errors import NO_MEMORY, FreshetError, NotReady, Overloaded, shortage
 
 log = logging.getLogger("freshet.http")
 
@@ -42,6 +42,8 @@ class Offloading:
         self._reading = threading.Lock()
         # Bytes by the id of their work, which the loop adds to and threads take from.
         self._waiting: dict[int, int] = {}
+        # The ids of work that nobody has begun.
+        self._queued: set[int] = set()
 
     def submit(self, work: Work, nbytes: int, finish: Finish) -> None:
         """Has work done on another thread; an error of it goes to finish(). nbytes: that are to be read, 0 for work
@@ -53,19 +55,36 @@ class Offloading:
             wanted = f"at most {MAX_WAITING_NBYTES} bytes of requests wait to be read"
             raise Overloaded(f"queue: {wanted}, {sum(waiting)} do and {nbytes} came")
         self._waiting[id(work)] = nbytes
-        self._threads.submit(self._run, work, nbytes, finish, time.monotonic())
+        self._queued.add(id(work))
+        try:
+            self._threads.submit(self._run, work, nbytes, finish, time.monotonic())
+        except RuntimeError:
+            # There is no memory for one thread more. It is queued all the same, and a thread that is there may have it.
+            if self._took(work):
+                del self._waiting[id(work)]
+                raise NotReady(NO_MEMORY) from None
 
     def close(self) -> None:
         """Returns when what is at work is done; what waits is not done any more."""
         self._threads.shutdown(cancel_futures=True)
 
     def _run(self, work: Work, nbytes: int, finish: Finish, submitted_s: float) -> None:
+        if not self._took(work):
+            return
         try:
             error = self._read(work, submitted_s) if nbytes else _done(work, time.monotonic() - submitted_s)
         finally:
             del self._waiting[id(work)]
         if error is not None:
             self._post(finish, error)
+
+    def _took(self, work: Work) -> bool:
+        """Whether the work was queued, and is the caller's now."""
+        try:
+            self._queued.remove(id(work))
+        except KeyError:
+            return False
+        return True
 
     def _read(self, work: Work, submitted_s: float) -> FreshetError | None:
         """Work that reads, one at a time: without the collector, which would look at all that a parser makes again and
@@ -87,7 +106,9 @@ def _done(work: Work, waited_s: float) -> FreshetError | None:
     except FreshetError as error:
         error.__context__ = None
         return error.with_traceback(None)
-    except Exception:
+    except Exception as error:
+        if (short := shortage(error)) is not None:
+            return short
         log.exception("a request could not be submitted")
         return FreshetError("the model could not be run on this request")
     return None

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from processor.engine import PredictReply
-from processor.errors import BadInput, FreshetError, NotFound, NotReady, TooLarge, json_kind
+from processor.errors import BadInput, FreshetError, NotFound, NotReady, TooLarge, json_kind, shortage
 from processor.features.limits import RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Manifest
@@ -81,7 +82,11 @@ def generation_headers(generation: Generation) -> tuple[tuple[bytes, bytes], tup
 
 
 def internal_error(headers: Headers) -> Answer:
-    """The reply to a request that failed for a reason that is not its own; logs the exception being handled."""
+    """The reply to a request that failed for a reason that is not its own: a shortage, or what is logged here as the
+    exception being handled."""
+    error = sys.exception()
+    if error is not None and (short := shortage(error)) is not None:
+        return error_reply(short)
     fields = {"request_id": request_id_of(headers)}
     log.exception("a request failed for a reason that is not its own", extra={"fields": fields})
     return 500, error_body("internal error"), [JSON_TYPE]

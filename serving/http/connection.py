@@ -43,7 +43,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
-from processor.errors import FreshetError
+from processor.errors import NO_MEMORY, FreshetError, NotReady, shortage
 from serving.front.holdings import SPARE_NBYTES, BodyMemory
 from serving.http.asgi import error_reply
 from serving.http.chunked_body import ChunkedBody
@@ -137,7 +137,11 @@ class HttpConnection(asyncio.Protocol):
         elif len(data) <= self._left and not self._unread:
             self._advance(data)
             return
-        self._unread += data
+        try:
+            self._unread += data
+        except MemoryError:
+            self._refuse(NotReady(NO_MEMORY))
+            return
         self._advance()
 
     def eof_received(self) -> bool:
@@ -220,6 +224,10 @@ class HttpConnection(asyncio.Protocol):
                 pass
         except FreshetError as error:
             self._refuse(error)
+        except (MemoryError, OSError) as error:
+            if (short := shortage(error)) is None:
+                raise
+            self._refuse(short)
         finally:
             self._advancing = False
         if self._half_closed and not (self._busy or self.flow.write_paused):

@@ -150,10 +150,16 @@ class PredictProtocol(HttpConnection):
         """How long the last bytes that were read had waited for it in the kernel, in seconds: to about 4 ms, and 0
         where the system does not tell."""
         try:
-            told = self.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_NBYTES)
+            told = self.transport.get_extra_info("socket").getsockopt(
+                socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_NBYTES
+            )
         except (AttributeError, OSError):
             return 0.0
-        return LAST_DATA_RECEIVED.unpack_from(told, LAST_DATA_RECEIVED_AT)[0] / 1e3 if len(told) == TCP_INFO_NBYTES else 0.0
+        return (
+            LAST_DATA_RECEIVED.unpack_from(told, LAST_DATA_RECEIVED_AT)[0] / 1e3
+            if len(told) == TCP_INFO_NBYTES
+            else 0.0
+        )
 
     def _refuse(self, error: FreshetError) -> None:
         flight = self.cycle

@@ -47,10 +47,10 @@ async def over_rest(given, version):
     for headers, status in (({}, 401), ({"authorization": given["metrics"]}, 403)):
         try:
             await ask(headers)
+            got = 200
         except httpx.HTTPStatusError as error:
-            assert error.response.status_code == status, error
-        else:
-            raise AssertionError(f"expected {status}, got an answer")
+            got = error.response.status_code
+        assert got == status
     await client.close()
 
 
@@ -61,10 +61,10 @@ async def over_grpc(given):
         for headers, code in ((None, "UNAUTHENTICATED"), ([("authorization", given["metrics"])], "PERMISSION_DENIED")):
             try:
                 await client.infer(request(), headers=headers)
+                got = "OK"
             except grpc.RpcError as error:
-                assert error.code().name == code, error
-            else:
-                raise AssertionError(f"expected {code}, got an answer")
+                got = error.code().name
+            assert got == code
 
 
 async def main():

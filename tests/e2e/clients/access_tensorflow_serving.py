@@ -7,7 +7,12 @@ from pathlib import Path
 import grpc
 import numpy as np
 import tensorflow as tf
-from tensorflow_serving.apis import get_model_status_pb2, model_service_pb2_grpc, predict_pb2, prediction_service_pb2_grpc
+from tensorflow_serving.apis import (
+    get_model_status_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
 
 
 def code_of(call, *arguments, **options):
@@ -42,7 +47,9 @@ def main():
         assert tf.make_ndarray(reply.outputs["score"]).shape[0] == 1
         assert states(status, metadata=key, timeout=30).model_version_status[0].version == 1
         assert code_of(predict, request, timeout=30) == "UNAUTHENTICATED"
-        assert code_of(predict, request, metadata=[("authorization", given["metrics"])], timeout=30) == "PERMISSION_DENIED"
+        assert (
+            code_of(predict, request, metadata=[("authorization", given["metrics"])], timeout=30) == "PERMISSION_DENIED"
+        )
     print("done")
 
 

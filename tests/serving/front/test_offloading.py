@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from processor.errors import BadInput, FreshetError, Overloaded
+from processor.errors import BadInput, FreshetError, NotReady, Overloaded
 from serving.front import offloading
 from serving.front.offloading import Offloading
 
@@ -132,3 +132,30 @@ def test_reading_is_not_looked_at_by_the_collector_and_an_error_keeps_nothing_th
     assert gc.isenabled()
     assert len(line.posted) == 1
     assert kept[0]() is None
+
+
+def test_work_that_there_is_no_memory_for_a_thread_for_is_refused_and_never_done(monkeypatch):
+    line, done = Line(), []
+
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(NotReady, match="memory"):
+            line.submit(lambda _: done.append("first"), nbytes=offloading.MAX_WAITING_NBYTES)
+    line.submit(lambda _: done.append("second"), nbytes=offloading.MAX_WAITING_NBYTES)
+    line.wait()
+    assert (done, line.posted) == (["second"], [])
+
+
+def test_work_that_memory_fails_for_is_told_as_that():
+    line = Line()
+
+    def fail(_):
+        raise MemoryError
+
+    line.submit(fail)
+    line.wait()
+    ((_, error),) = line.posted
+    assert isinstance(error, NotReady)

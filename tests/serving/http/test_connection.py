@@ -1,5 +1,6 @@
 """One connection: what becomes a request, what it may cost before, how long it is waited for, and how it ends."""
 
+import errno
 import json
 
 import pytest
@@ -505,3 +506,14 @@ def test_who_is_asked_to_leave_says_so_in_the_last_reply(talk):
     talk.send(talk.ask(BODY) + talk.ask(BODY))
     assert [headers.get("connection") for _, headers, _ in talk.replies()] == [None, "close"]
     assert talk.ended
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")], ids=["own", "mmap"])
+def test_a_body_that_there_is_no_memory_for_is_answered_in_words(error, predicting, monkeypatch):
+    def add(self, piece):
+        raise error
+
+    monkeypatch.setattr("serving.http.protocol.BodyBuffer.add", add)
+    predicting.send(predict()[:-10], predict()[-10:-5], predict()[-5:])
+    ((status, _, body),) = predicting.replies()
+    assert (status, b"memory" in body, predicting.ended) == (503, True, True)
