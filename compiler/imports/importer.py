@@ -90,7 +90,7 @@ def import_model(
     check_name(model, "model")
     opened_repository = open_repository(repository, create=True).with_keys(keyring)
     number = version or max(opened_repository.versions(model), default=0) + 1
-    target = (opened_repository.root / model / str(number)).resolve()
+    target = opened_repository.path(model, number).resolve()
     beside = source.resolve() == target or source.resolve().parent == target
     with (
         open_source(source, options.signature, options.ragged, options.sparse) as opened,
