@@ -41,13 +41,15 @@ class Fed:
 
     @property
     def input(self) -> Input:
-        """The package's input: strings, int64 for whole numbers and truth values, float32 for all others."""
+        """The package's input: strings, int64 for whole numbers and truth values, float32 for all others; the model's
+        own type is kept beside it."""
         kinds = {"O": "string", "f": "float32"}
         dtype = kinds.get(self.dtype.kind, "int64")
+        declared = "" if dtype in ("string", self.dtype.name) else self.dtype.name
         if self.kind != DENSE:
-            return Input(self.name, dtype, ragged=True)
+            return Input(self.name, dtype, ragged=True, declared=declared)
         columns = int(np.prod(self.dims, dtype=np.int64))
-        return Input(self.name, dtype, columns=0 if columns == 1 else columns)
+        return Input(self.name, dtype, columns=0 if columns == 1 else columns, declared=declared)
 
     @property
     def nodes(self) -> list[str]:

@@ -134,7 +134,7 @@ class HttpExchange(Exchange):
             answer = error_reply(result)
         else:
             try:
-                content, kinds = self.dialect.encode(result, self.options, self.regions)
+                content, kinds = self.dialect.encode(self.declared(result), self.options, self.regions)
                 if b"accept-encoding" in self.headers:
                     content, coding = deflate(content, self.headers)
                     kinds = (*kinds, *coding)

@@ -167,7 +167,7 @@ class RpcExchange(Exchange):
         self.finish(result)
         if isinstance(result, FreshetError):
             raise result
-        return result
+        return self.declared(result)
 
     def about(self, generation: Generation) -> Metadata:
         """The trailing metadata of a reply: which generation answered, with its digest where that was asked for."""
