@@ -36,10 +36,15 @@ PARAMETERS = (
 )  # fmt: skip
 Request, Response = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
 TREE = MessageTree(Request.DESCRIPTOR)
+# Triton's clients ask for it with enable_empty_final_response; each request has one reply here, which is the last.
+ASKS_FINAL, FINAL = "triton_enable_empty_final_response", "triton_final_response"
+IS_FINAL: bytes = Response(parameters={FINAL: {"bool_param": True}}).SerializeToString()
+"""Behind a reply, marks it as the last."""
 
 
 class InferAsked(NamedTuple):
-    """What an infer request asks: who is to answer, and how. timeout_s: by the request's own parameter."""
+    """What an infer request asks: who is to answer, and how. timeout_s: by the request's own parameter. final: the
+    client waits for a mark on the last reply of a stream to each request."""
 
     model: str
     version: int | None
@@ -47,6 +52,7 @@ class InferAsked(NamedTuple):
     id: str = ""
     outputs: tuple[WantedOutput, ...] = ()
     timeout_s: float | None = None
+    final: bool = False
 
 
 class Infer:
@@ -92,7 +98,8 @@ class Infer:
             self._message = request = Request.FromString(self._data)
         except DecodeError:
             raise BadInput("request: a ModelInferRequest wanted") from None
-        self.asked = InferAsked(request.model_name, version_of(request.model_version))
+        final = ASKS_FINAL in request.parameters and parameter(request.parameters[ASKS_FINAL]) is True
+        self.asked = InferAsked(request.model_name, version_of(request.model_version), final=final)
 
 
 def version_of(text: str) -> int | None:

@@ -15,7 +15,8 @@ from serving.codecs.tensor_types import declared, dims_of
 from serving.codecs.wire import SIGNATURE
 
 SERVER_NAME = "freshet"
-PLATFORM = "freshet"
+# <project>_<format>, as the Open Inference Protocol wants it.
+PLATFORM = "freshet_package"
 MAX_BATCH_ROWS = 4096
 PREDICT_METHOD = "tensorflow/serving/predict"
 # Clients branch on this list: nothing is named here that is not served.
@@ -65,7 +66,7 @@ def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
     return {
         "name": model,
         "platform": PLATFORM,
-        "backend": PLATFORM,
+        "backend": SERVER_NAME,
         "max_batch_size": MAX_BATCH_ROWS if batched else 0,
         "input": inputs,
         "output": outputs,

@@ -190,7 +190,9 @@ class Exchange(ABC):
             return
         rows = len(next(iter(result.outputs.values())))
         shared.metrics.predicted(result.model, rows)
-        shared.submitter.served.succeeded(result.model, result.generation.version, rows, now_s - self.began_s)
+        shared.submitter.served.succeeded(
+            result.model, result.generation.version, rows, now_s - self.began_s, result.timing
+        )
         self._encoding_s = now_s
         if self.trace is not None:
             self.trace.computed(result.generation, result.timing)
