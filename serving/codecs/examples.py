@@ -103,6 +103,9 @@ def _values(given: Any, where: str) -> Values:
         missing = "" if types & {str, dict} else math.nan
         values = [missing if v is None else v for v in values]
         types = set(map(type, values))
+    if bool in types and types <= {int, bool}:
+        # Whole numbers, as TensorFlow Serving takes them here.
+        return [int(v) for v in values]
     if types == {int} or types <= {float, int}:
         return values
     spec = Input(where, "string")

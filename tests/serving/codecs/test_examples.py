@@ -111,3 +111,10 @@ def test_a_null_is_missing_as_in_training_and_an_object_is_named():
         examples.of_json([{"x": [10, {"y": 1}]}], {})
     with pytest.raises(BadInput, match=r"examples\[0\]\.x: numbers, or strings, wanted, got both"):
         examples.of_json([{"x": [10, "a"]}], {})
+
+
+def test_booleans_are_whole_numbers_in_examples():
+    found, _ = examples.of_json([{"x": [1, True, False]}, {"x": True}], {})
+    assert [e["x"] for e in found] == [[1, 1, 0], [1]]
+    with pytest.raises(BadInput, match=r"examples\[0\]\.x"):
+        examples.of_json([{"x": [1.5, True]}], {})
