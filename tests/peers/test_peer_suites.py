@@ -10,7 +10,7 @@ pytest.importorskip("tensorflow", reason="the suites' models are imported, which
 import grpc
 
 from tests.e2e.servers import ALONE, LiveServer
-from tests.peers import tfs_grpc_suite, tfs_rest_suite
+from tests.peers import oip_suite, tfs_grpc_suite, tfs_rest_suite, triton_suite
 from tests.peers.expectations import count
 from tests.peers.peer_models import write_peer_models
 
@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.tensorflow]
 SUITES = {
     "TensorFlow Serving REST": (tfs_rest_suite.SUITE, 85, 77 / 92),
     "TensorFlow Serving gRPC": (tfs_grpc_suite.SUITE, 31, 28 / 35),
+    "Open Inference Protocol": (oip_suite.SUITE, 48, 1.0),
+    "Triton QA": (triton_suite.SUITE, 45, 45 / 46),
 }
 
 
