@@ -197,7 +197,7 @@ conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-se
 	FRESHET_SCHEMATHESIS=$(CURDIR)/.venv/schemathesis/bin/schemathesis FRESHET_SCHEMA_EXAMPLES=50 \
 	FRESHET_PERF_ANALYZER=.venv/perf/bin/perf_analyzer LD_LIBRARY_PATH=.venv/perf/nvidia/cuda_runtime/lib \
 		$(BIN)/python -m pytest tests/e2e/test_conformance.py tests/e2e/test_protocol_cases.py tests/e2e/test_docs.py \
-		tests/e2e/test_schemas.py
+		tests/e2e/test_schemas.py tests/peers
 
 kills: .venv/.dev .venv/.kernels ## kill -9 of trainer, publisher and server at random moments; KILL_ROUNDS=200
 	FRESHET_KILL_ROUNDS=$(KILL_ROUNDS) $(BIN)/python -m pytest -m kills -o faulthandler_timeout=7200 tests/e2e

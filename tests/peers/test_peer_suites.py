@@ -3,6 +3,8 @@
 Each suite holds its floor, and each miss is one that its table names with the reason (docs/reference/peer-suites.md).
 """
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("tensorflow", reason="the suites' models are imported, which needs the train extra")
@@ -16,6 +18,7 @@ from tests.peers.peer_models import write_peer_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.tensorflow]
 
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "peer-suites.md"
 # Suite -> its expectations, how many hold, and the share that has to: what was asked for in the first place.
 SUITES = {
     "TensorFlow Serving REST": (tfs_rest_suite.SUITE, 85, 77 / 92),
@@ -45,5 +48,14 @@ def test_a_suite_of_a_peer_holds_its_floor_and_every_miss_is_argued(live, name, 
     record_property("held", f"{counted.held} of {counted.asked}")
     print(f"{name}: {counted.held} of {counted.asked}", *counted.misses, sep="\n  ")
     assert not counted.wrong, "\n".join(counted.wrong)
-    assert counted.held >= held
+    assert counted.held == held, "the floor, and the page, are to say so"
     assert counted.held / counted.asked >= share
+
+
+def test_the_page_has_the_counts_and_every_reason():
+    page = " ".join(PAGE.read_text().split())
+    for name, (suite, held, _) in SUITES.items():
+        line = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| {name} |"))
+        assert line.split("|")[3:5] == [f" {held} ", f" {len(suite)} "]
+        for expectation in suite:
+            assert expectation.miss in page, expectation.name

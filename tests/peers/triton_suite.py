@@ -15,7 +15,7 @@ MODEL = "/v2/models/default"
 INFER = f"{MODEL}/infer"
 INTS = "/v2/models/ints/infer"
 LENGTH = "Inference-Header-Content-Length"
-METRICS = "metrics have names of their own (docs/reference/metrics.md)"
+METRICS = "metrics have names of their own: promtool refuses those that end in _us and _count"
 X = {"name": "x", "datatype": "FP32", "shape": [2], "data": [2.0, 4.0]}
 VALUES = np.array([2.0, 4.0], np.float32)
 
