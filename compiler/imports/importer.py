@@ -39,7 +39,7 @@ from processor.errors import BadInput
 from processor.features.plan import SparsePlan
 from processor.mirror.repositories import open_repository
 from processor.package.keyring import NO_KEYS, Keyring
-from processor.package.manifest import NAME, OUTPUT_DTYPES, Manifest, Output, StageEntry
+from processor.package.manifest import MAX_RANK, NAME, OUTPUT_DTYPES, Manifest, Output, StageEntry
 from processor.package.repository import Repository, check_name
 from processor.package.version import VersionReader, VersionWriter
 from processor.tables.table import ServedTable, descriptors, packed
@@ -47,7 +47,6 @@ from processor.tables.table import ServedTable, descriptors, packed
 STAGE_FILE = "stage/graph.pb"
 CLOSE = 1e-5
 TAIL = 3
-MAX_RANK = 8
 COMPUTED = "computed as float32, which holds whole numbers exactly up to 2**24"
 
 

@@ -36,6 +36,7 @@ ROLES = WHOLE, USER, CANDIDATE = "whole", "user", "candidate"
 """Which part of the dense graph an executable is (processor.package.roles)."""
 MAX_USER_WIDTH = 1 << 16
 DTYPES = ("int64", "float32", "string")
+MAX_RANK = 8
 WHOLES = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64")
 DECLARED = {"int64": ("", *WHOLES), "float32": ("", "float16", "float64"), "string": ("",)}
 """What an imported model may have declared where the engine computes on the key."""
@@ -48,13 +49,15 @@ HEX64 = re.compile(r"[0-9a-f]{64}")
 class Input:
     """One tensor of a request. dtype: int64 | float32 | string. columns 0: shape [n]; k > 0: shape [n, k].
     ragged: rows of varying length, sent as values + row_splits (or nested lists in JSON). declared: the type that an
-    imported model itself gives it, where that is another one."""
+    imported model itself gives it, where that is another one; dims: the shape of a row, where that is another one than
+    [columns]: its values lie row by row."""
 
     name: str
     dtype: str
     columns: int = 0
     ragged: bool = False
     declared: str = ""
+    dims: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +232,11 @@ class Manifest:
             # A server from before there were any refuses a key that it does not know.
             if not document[name]:
                 del document[name]
+        staged = document["stage"]["outputs"] if document["stage"] else ()
         # The same of keys that only imported models have.
         for entry, key, default in (
-            *((i, "declared", "") for i in document["inputs"]),
-            *((i, "declared", "") for i in (document["stage"] or {"outputs": ()})["outputs"]),
-            *((o, "dims", None) for o in document["outputs"]),
+            *((i, "declared", "") for i in (*document["inputs"], *staged)),
+            *((i, "dims", None) for i in (*document["inputs"], *staged, *document["outputs"])),
             *((o, "dtype", "float32") for o in document["outputs"]),
         ):
             if entry[key] == default:
@@ -385,10 +388,14 @@ def validate(manifest: Manifest) -> None:
         )
         types = DECLARED[i.dtype]
         _want(i.declared in types, f"{where}.declared: expected one of {types}, got {i.declared[:40]!r}")
+        _want(
+            i.dims is None or (not i.ragged and _fills(i.dims, i.columns or 1)),
+            f"{where}.dims: expected sizes whose product is {i.columns or 1}, got {i.dims}",
+        )
     for o in m.outputs:
         where = f"manifest.outputs[{o.name}]"
         _want(o.dtype in OUTPUT_DTYPES, f"{where}.dtype: expected one of {OUTPUT_DTYPES}, got {o.dtype[:40]!r}")
-        fits = o.dims is None or (len(o.dims) < 8 and min(o.dims, default=1) > 0 and math.prod(o.dims) == o.columns)
+        fits = o.dims is None or _fills(o.dims, o.columns)
         _want(fits, f"{where}.dims: expected sizes whose product is {o.columns}, got {o.dims}")
     for t in m.tables:
         where = f"manifest.tables[{t.name}]"
@@ -436,6 +443,11 @@ def validate(manifest: Manifest) -> None:
         known = HEX64.fullmatch(file.sha256) if m.key else not file.sha256
         _want(bool(known), f"manifest.files[{path}].sha256: wanted where the manifest is signed, and nowhere else")
     _validate_signature(m)
+
+
+def _fills(dims: list[int], columns: int) -> bool:
+    """Whether a row of these sizes has so many values."""
+    return len(dims) < MAX_RANK and min(dims, default=1) > 0 and math.prod(dims) == columns
 
 
 def _validate_signature(m: Manifest) -> None:

@@ -16,7 +16,7 @@ import binascii
 import json
 import math
 import struct
-from itertools import chain, starmap
+from itertools import chain, pairwise, starmap
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from processor.features.limits import Extent
 from processor.kernels.boolean_letters import has_boolean_letters
 from processor.kernels.json_text import INFINITE, MEANT, NOT_A_NUMBER
 from processor.package.manifest import Input
-from serving.codecs.tensor_types import declared, within
+from serving.codecs.tensor_types import declared, row_of, within
 from serving.codecs.wire import Body
 
 FORMATS = {"int64": "q", "float32": "f"}
@@ -48,6 +48,8 @@ def column(spec: Input, values: Any, plain: bool = False, extent: Extent | None 
         return _ragged(spec, values, plain, extent)
     if extent is not None:
         extent.add(spec, len(values), len(values) * (spec.columns or 1))
+    if spec.dims is not None and len(spec.dims) > 1:
+        values = _unnested(spec, spec.dims, values)
     if plain and spec.columns and spec.dtype != "string":
         try:
             packed = b"".join(starmap(struct.Struct(f"={spec.columns}{FORMATS[spec.dtype]}").pack, values))
@@ -65,7 +67,22 @@ def column(spec: Input, values: Any, plain: bool = False, extent: Extent | None 
 def _shape(spec: Input) -> str:
     if spec.ragged:
         return "a list of lists"
-    return f"a list of shape [n, {spec.columns}]" if spec.columns else "a list of shape [n]"
+    return f"a list of shape [{', '.join(['n', *map(str, row_of(spec))])}]"
+
+
+def _unnested(spec: Input, dims: list[int], rows: list[Any]) -> list[Any]:
+    """Rows of several dimensions as rows of columns; those that are flat already stay as they are."""
+    if not rows or type(rows[0]) is not list or not rows[0] or type(rows[0][0]) is not list:
+        return rows
+    length = 1
+    for size, inner in pairwise(dims):
+        length *= size
+        for at, row in enumerate(rows):
+            nested = type(row) is list and len(row) == length and set(map(type, row)) == {list}
+            if not (nested and set(map(len, row)) == {inner}):
+                raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got another shape at item {at}")
+        rows = [list(chain.from_iterable(row)) for row in rows]
+    return rows
 
 
 def _flatten(spec: Input, rows: list[Any]) -> list[Any]:

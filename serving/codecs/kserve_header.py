@@ -22,7 +22,7 @@ from processor.features.limits import DEFAULTS, Extent, RequestLimits
 from processor.package.manifest import Input, Manifest
 from serving.codecs.bytes_tensor import decode_bytes
 from serving.codecs.json_columns import numbers, strings
-from serving.codecs.tensor_types import ALL, BY_DATATYPE, converted, declared, takes
+from serving.codecs.tensor_types import ALL, BY_DATATYPE, converted, declared, fits, row_of, takes
 from serving.codecs.wire import MAX_TIMEOUT_S, Body, show
 
 DATATYPES = {"int64": "INT64", "float32": "FP32", "string": "BYTES"}
@@ -308,7 +308,7 @@ def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> An
     if datatype in HALVES:
         raise BadInput(f"{where}.data: {datatype} is sent as a binary tensor only")
     typed = type(data) is TypedContents
-    flat = data.values if typed else _flat(data, where)
+    flat = data.values if typed else _flat(data, where, len(row_of(spec)))
     if len(flat) != count:
         raise BadInput(f"{where}.data: {count} values wanted, got {len(flat)}")
     if typed:
@@ -328,15 +328,11 @@ def _typed(spec: Input, values: Sequence[Any], dtype: type) -> NDArray[Any]:
 def _count(shape: Any, spec: Input, where: str) -> int:
     """Elements of a shape that fits the input. Python's integers do not overflow; the body's length bounds
     them."""
-    wanted = f"[n, {spec.columns}]" if spec.columns else "[n]"
+    wanted = f"[{', '.join(['n', *map(str, row_of(spec))])}]"
     whole = type(shape) is list and 0 < len(shape) <= MAX_RANK and set(map(type, shape)) == {int}
     if not whole or min(shape) < 0 or max(shape) >= 2**31:
         raise BadInput(f"{where}.shape: {wanted} wanted, as a list of whole numbers")
-    if spec.columns:
-        fits = len(shape) == 2 and shape[1] == spec.columns
-    else:
-        fits = len(shape) == 1 or (len(shape) == 2 and shape[1] == 1 and not spec.ragged)
-    if not fits:
+    if not (len(shape) == 1 if spec.ragged else fits(spec, shape)):
         raise BadInput(f"{where}.shape: {wanted} wanted, got {shape}")
     return int(shape[0]) * (spec.columns or 1)
 
@@ -365,12 +361,13 @@ def _binary(shape: Shape, body: Body, at: int, nbytes: int) -> Any:
     return view if view.flags.aligned else view.copy()
 
 
-def _flat(data: Any, where: str) -> list[Any]:
-    """Row-major values of a flat or nested list; two levels at most, as no input has more dimensions."""
+def _flat(data: Any, where: str, depth: int) -> list[Any]:
+    """Row-major values of a flat or nested list. depth: of a row."""
     if type(data) is not list:
         raise BadInput(f"{where}.data: a list wanted, got {json_kind(data)}")
     if not data or type(data[0]) is not list:
         return data
     if set(map(type, data)) != {list} or len(set(map(len, data))) != 1:
         raise BadInput(f"{where}.data: rows of one length wanted")
-    return list(chain.from_iterable(data))
+    flat = list(chain.from_iterable(data))
+    return _flat(flat, where, depth - 1) if depth > 1 else flat

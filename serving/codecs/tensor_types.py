@@ -151,6 +151,17 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
     return BY_NAME[dtype.name].datatype
 
 
+def row_of(spec: Input) -> list[int]:
+    """Return the shape of a row of an input that is not ragged."""
+    return spec.dims if spec.dims is not None else [spec.columns] if spec.columns else []
+
+
+def fits(spec: Input, shape: list[int]) -> bool:
+    """Tell whether a tensor's shape, rows first, is one of an input that is not ragged."""
+    row = shape[1:]
+    return row in ([[spec.columns]] if spec.columns else [[], [1]]) or (spec.dims is not None and row == spec.dims)
+
+
 def dims_of(spec: Output) -> list[int]:
     """Return the shape of an output's row."""
     return [spec.columns] if spec.dims is None else list(spec.dims)

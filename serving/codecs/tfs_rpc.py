@@ -29,7 +29,7 @@ from processor.package.manifest import Input, Manifest
 from serving.codecs.kserve_header import ROW_SPLITS
 from serving.codecs.messages import message
 from serving.codecs.templates import Hole, Templates, cut, fields, filler
-from serving.codecs.tensor_types import BY_NAME, BY_NUMBER, TensorType, converted, declared, takes
+from serving.codecs.tensor_types import BY_NAME, BY_NUMBER, TensorType, converted, declared, fits, row_of, takes
 from serving.codecs.tfs_rest import check_signature
 from serving.codecs.wire import SIGNATURE, show
 
@@ -199,9 +199,9 @@ def _plain(tensor: Any, spec: Input, shape: list[int], filling: Filling) -> NDAr
 
 def _rows(spec: Input, shape: list[int]) -> int:
     """The rows of the shape of an input that is not ragged."""
-    if not shape or shape[1:] not in ([[spec.columns]] if spec.columns else [[], [1]]):
-        wanted = f"[n,{spec.columns}]" if spec.columns else "[n]"
-        raise BadInput(f"{spec.name}: shape {wanted} wanted, got {shape}")
+    if not shape or not fits(spec, shape):
+        wanted = ",".join(["n", *map(str, row_of(spec))])
+        raise BadInput(f"{spec.name}: shape [{wanted}] wanted, got {shape}")
     return shape[0]
 
 

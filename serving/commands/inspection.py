@@ -239,7 +239,8 @@ def _shape(spec: Input) -> str:
     dtype = spec.declared or spec.dtype
     if spec.ragged:
         return f"{dtype} [n, any]"
-    return f"{dtype} [n, {spec.columns}]" if spec.columns else f"{dtype} [n]"
+    row = spec.dims if spec.dims is not None else [spec.columns] if spec.columns else []
+    return f"{dtype} [{', '.join(['n', *map(str, row)])}]"
 
 
 def _row(spec: Output) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from processor.package.manifest import Input, Manifest
 from processor.versions.routes import AVAILABLE, LOADING, VersionStatus
 from serving.codecs.kserve_header import ROW_SPLITS
-from serving.codecs.tensor_types import declared, dims_of
+from serving.codecs.tensor_types import declared, dims_of, row_of
 from serving.codecs.wire import SIGNATURE
 
 SERVER_NAME = "freshet"
@@ -32,7 +32,7 @@ def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> d
     """A ragged input is listed as its two tensors."""
     inputs: list[dict[str, Any]] = []
     for i in manifest.inputs:
-        shape = [-1, i.columns] if i.columns else [-1]
+        shape = [-1, *row_of(i)]
         inputs.append({"name": i.name, "datatype": declared(i).datatype, "shape": shape})
         if i.ragged:
             inputs.append({"name": i.name + ROW_SPLITS, "datatype": "INT64", "shape": [-1]})
@@ -56,7 +56,7 @@ def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
     first = [] if batched else [-1]
     inputs: list[dict[str, Any]] = []
     for i in manifest.inputs:
-        dims = [*first, i.columns] if i.columns else [-1]
+        dims = [*first, *row_of(i)] if i.columns else [-1, *row_of(i)]
         inputs.append({"name": i.name, "data_type": declared(i).config, "dims": dims})
         if i.ragged:
             inputs.append({"name": i.name + ROW_SPLITS, "data_type": "TYPE_INT64", "dims": [-1]})
@@ -111,7 +111,7 @@ def version_status(versions: Iterable[VersionStatus]) -> dict[str, Any]:
 def _dims(spec: Input) -> list[int]:
     if spec.ragged:
         return [-1, -1]
-    return [-1, spec.columns] if spec.columns else [-1]
+    return [-1, *row_of(spec)]
 
 
 def _tensor_info(name: str, dtype: str, dims: list[int]) -> dict[str, Any]:

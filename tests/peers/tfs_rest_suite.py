@@ -18,7 +18,6 @@ ONE_SIGNATURE = "a version serves one signature; several are to come"
 KSERVE_STATUS = "the status has `name` and `ready` besides, which KServe's v1 clients read"
 FINITE = "an infinite input is refused by name: tables and networks of rankings are not made for it"
 ROUNDED = "whole numbers beyond 2^24 are rounded to float32 as other JSON numbers are"
-FLAT = "inputs of more than two dimensions are rows of columns here; JSON is not flattened for them"
 BOUNDED = "bodies are bounded by what they would be parsed into, under whatever key"
 STRINGS = "string outputs are left out at import"
 MAX = sys.float_info.max
@@ -115,8 +114,8 @@ TENSORS = [
     post("Infinity in named inputs", "named", _first(float_tensor=[math.inf, 1.0]), {"predictions": [MADE[0], {**MADE[1], "floats": [math.inf, 1.0]}]}, FINITE),
     post("one named input in columns", "ints", {"inputs": {"x": [[1, 2], [3, 4]]}}, {"outputs": [[1, 2], [3, 4]]}),
     post("one unnamed input in columns", "ints", {"inputs": [[1, 2], [3, 4]]}, {"outputs": [[1, 2], [3, 4]]}),
-    post("three dimensions in rows", "nested", {"instances": [[[1, 2], [3, 4], [5, 6]]]}, {"predictions": [[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]}, FLAT),
-    post("three dimensions in columns", "nested", {"inputs": [[[1, 2], [3, 4], [5, 6]]]}, {"outputs": [[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]}, FLAT),
+    post("three dimensions in rows", "nested", {"instances": [[[1, 2], [3, 4], [5, 6]]]}, {"predictions": [[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]}),
+    post("three dimensions in columns", "nested", {"inputs": [[[1, 2], [3, 4], [5, 6]]]}, {"outputs": [[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]}),
     post("an input that the model has not, in columns", "ints", {"inputs": {"x": [[1, 2]], "z": 1}}, {"outputs": [[1, 2]]}),
     post("another key beside instances", "ints", {"instances": [[1, 2]], "more": {"a": 1}}, {"predictions": [[1, 2]]}),
     post("digits of floats", "floats", {"instances": [[9000000, 999999, 0.5], [0.0003, 0.00003, 555557.5]]}, {"predictions": [[9e6, 999999.0, 0.5], [0.0003, 3e-05, 555557.5]]}),

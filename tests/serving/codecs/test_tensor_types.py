@@ -59,6 +59,7 @@ def columns(templates=None, manifest=MANIFEST, **changed):
         "price": np.array([[0.1, 2], [3, 4]]),
         "weight": np.array([1, 2], np.float32),
     } | changed
+    sent = {name: array for name, array in sent.items() if array is not None}
     return tfs_rpc.Predict(rpc(**sent), templates or Templates()).columns(manifest)
 
 
@@ -221,3 +222,41 @@ def test_what_is_taken_is_what_was_sent_or_is_refused(data):
 def test_every_type_has_one_name_in_each_protocol():
     assert len({t.number for t in ALL}) == len({t.datatype for t in ALL}) == len(ALL)
     assert declared(Input("x", "int64")) is BY_NAME["int64"]
+
+
+NESTED = make_manifest([Input("x", "float32", 12, dims=[2, 3, 2]), Input("one", "int64", dims=[1])], [Output("score")])
+VALUES = np.arange(24, dtype=np.float32).reshape(2, 2, 3, 2)
+
+
+def test_rows_of_several_dimensions_are_taken_in_their_own_shape_and_as_columns():
+    wanted = VALUES.reshape(2, 12)
+    for x, one in ((VALUES, np.array([[1], [2]])), (wanted, np.array([1, 2]))):
+        document = json.dumps({"inputs": {"x": x.tolist(), "one": one.tolist()}}).encode()
+        rest, _ = tfs_rest.decode(document, {}, NESTED)
+        over_grpc = columns(None, NESTED, x=x, one=one, hour=None, flag=None, price=None, weight=None)
+        tensors = [
+            {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.tolist()},
+            {"name": "one", "datatype": "INT64", "shape": list(one.shape), "data": one.tolist()},
+        ]
+        infer, _ = kserve.decode(json.dumps({"inputs": tensors}).encode(), {}, NESTED)
+        for found in (rest, over_grpc, infer):
+            np.testing.assert_array_equal(found["x"], wanted)
+            assert np.ravel(found["one"]).tolist() == [1, 2]
+    assert [i["shape"] for i in catalog.model_metadata(NESTED, "ctr", [1])["inputs"]] == [[-1, 2, 3, 2], [-1, 1]]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        VALUES.reshape(2, 3, 2, 2).tolist(),
+        VALUES.reshape(2, 6, 2).tolist(),
+        [VALUES[0].tolist(), 1],
+        [VALUES[0].tolist(), [[[1, 2], [3, 4], [5, 6]], [[1, 2], [3, 4], [5]]]],
+        [VALUES[0].tolist(), [[[1, 2], [3, 4], [5, 6]], [[1, 2], [3, 4, 5], [6]]]],
+        [VALUES[0].tolist(), VALUES[0].ravel().tolist()],
+        [[[1]]],
+    ],
+)
+def test_rows_of_another_shape_are_refused(rows):
+    with pytest.raises(BadInput, match=r"x: .* shape|x: Encountered list"):
+        tfs_rest.decode(json.dumps({"inputs": {"x": rows, "one": [1, 2]}}).encode(), {}, NESTED)
