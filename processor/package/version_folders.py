@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 log = logging.getLogger("freshet.repository")
 
@@ -21,10 +22,12 @@ PADDED = re.compile(r"0{0,17}[1-9][0-9]{0,17}")
 class VersionFolders:
     """The version folders of one repository's models, as they were last listed."""
 
+    # Of all repositories of a process: several may be opened of one folder, the importer's with every look.
+    _told: ClassVar[set[tuple[str, ...]]] = set()
+
     def __init__(self, root: Path) -> None:
         self._root = root
         self._names: dict[tuple[str, int], str] = {}
-        self._told: set[tuple[str, ...]] = set()
 
     def of(self, model: str, names: Iterable[str]) -> dict[int, str]:
         """Map version numbers to folder names.
@@ -64,7 +67,7 @@ class VersionFolders:
         return folder / plain
 
     def _tell(self, model: str, number: int, spelled: list[str]) -> None:
-        told = (model, *spelled)
+        told = (str(self._root), model, *spelled)
         if told not in self._told:
             self._told.add(told)
             log.error(

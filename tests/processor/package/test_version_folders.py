@@ -42,6 +42,7 @@ def test_two_folders_of_one_number_are_refused_once_in_the_log(tmp_path, caplog)
     repository = Repository(tmp_path)
     with caplog.at_level(logging.ERROR):
         assert [repository.versions("small") for _ in range(3)] == [[2]] * 3
+        assert Repository(tmp_path).versions("small") == [2]
     assert [r.getMessage() for r in caplog.records] == [
         "small version 1: expected one folder, got 0001 and 1: remove all but one"
     ]
