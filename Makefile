@@ -198,7 +198,7 @@ conformance: .venv/.conformance ## servers driven by tritonclient, tensorflow-se
 	FRESHET_PERF_ANALYZER=.venv/perf/bin/perf_analyzer LD_LIBRARY_PATH=.venv/perf/nvidia/cuda_runtime/lib \
 	FRESHET_KSERVE_PYTHON=$(CURDIR)/.venv/kserve/bin/python \
 		$(BIN)/python -m pytest tests/e2e/test_conformance.py tests/e2e/test_protocol_cases.py tests/e2e/test_docs.py \
-		tests/e2e/test_schemas.py tests/e2e/test_access_clients.py
+		tests/e2e/test_schemas.py tests/e2e/test_access_clients.py tests/peers
 
 kills: .venv/.dev .venv/.kernels ## kill -9 of trainer, publisher and server at random moments; KILL_ROUNDS=200
 	FRESHET_KILL_ROUNDS=$(KILL_ROUNDS) $(BIN)/python -m pytest -m kills -o faulthandler_timeout=7200 tests/e2e

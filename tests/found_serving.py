@@ -34,10 +34,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     ),
     "serving/rpc/tfs.py": ("tests/serving/rpc/test_handlers.py", "tests/e2e/test_protocol_cases.py"),
     "serving/telemetry/observers.py": ("tests/serving/test_server.py", "tests/e2e/test_production_live.py"),
-    "serving/telemetry/triton_statistics.py": (
-        "tests/serving/front/test_model_control.py",
-        "tests/serving/front/test_exchange.py",
-    ),
     "serving/workers/fleet_metrics.py": ("tests/e2e/test_workers_live.py",),
     "loadtest/bench/bare.py": SCENARIOS,
     "loadtest/bench/bench_backends.py": BY_HAND,

@@ -14,7 +14,7 @@ from compiler.building.compile import BUCKETS, compile_graph, variants
 from compiler.building.parts import Parts, parts
 from compiler.building.role_compiler import RoleCompiler
 from compiler.dense.dense_graph import DenseGraph
-from processor.package.manifest import CANDIDATE, WHOLE, ExecutableEntry, Manifest
+from processor.package.manifest import CANDIDATE, WHOLE, ExecutableEntry, Manifest, Output
 from processor.package.repository import Repository
 from processor.package.version import DENSE, GRAPH, VersionReader, VersionWriter, table_file
 from processor.package.warmup import carry_warmup
@@ -73,13 +73,19 @@ def publish(
         model=writer.model,
         version=writer.version,
         tables=[replace(table, rows=rows[table.name]) for table in draft.tables],
-        outputs=graph.outputs,
+        outputs=_as_drafted(graph.outputs, draft.outputs),
         dense={name: list(array.shape) for name, array in graph.weights.items()},
         executables=executables,
         user_width=compiled.user_width if any(e.role == CANDIDATE for e in executables) else 0,
         notes={**draft.notes, "passes": compiled.lines(), **notes},
     )
     return VersionReader(writer.commit(manifest), place=writer.place, keyring=writer.keyring)
+
+
+def _as_drafted(outputs: Sequence[Output], drafted: Sequence[Output]) -> list[Output]:
+    """The graph's outputs, each as the draft describes it, which may know its shape and type in replies."""
+    known = {(output.name, output.columns): output for output in drafted}
+    return [known.get((output.name, output.columns), output) for output in outputs]
 
 
 def _in_float32(folder: Path, compiled: Parts, progress: Progress | None) -> list[ExecutableEntry]:

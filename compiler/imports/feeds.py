@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput
-from processor.package.manifest import Input
+from processor.package.manifest import MAX_RANK, Input
 
 DENSE, RAGGED, SPARSE, PADDED = "dense", "ragged", "sparse", "padded"
 COMPONENTS = {
@@ -41,13 +41,17 @@ class Fed:
 
     @property
     def input(self) -> Input:
-        """The package's input: strings, int64 for whole numbers and truth values, float32 for all others."""
+        """The package's input: strings, int64 for whole numbers and truth values, float32 for all others; the model's
+        own type is kept beside it."""
         kinds = {"O": "string", "f": "float32"}
         dtype = kinds.get(self.dtype.kind, "int64")
+        declared = "" if dtype in ("string", self.dtype.name) else self.dtype.name
         if self.kind != DENSE:
-            return Input(self.name, dtype, ragged=True)
+            return Input(self.name, dtype, ragged=True, declared=declared)
         columns = int(np.prod(self.dims, dtype=np.int64))
-        return Input(self.name, dtype, columns=0 if columns == 1 else columns)
+        kept = None if self.dims in ((), (columns,)) and self.dims != (1,) else list(self.dims)
+        dims = kept if len(self.dims) < MAX_RANK else None
+        return Input(self.name, dtype, columns=0 if columns == 1 else columns, declared=declared, dims=dims)
 
     @property
     def nodes(self) -> list[str]:

@@ -178,7 +178,9 @@ def _restore(folder: Path, meta: Any, graph: ForeignGraph) -> Any:
                 session.run(parse(saver.restore_op_name)[0], {saver.filename_tensor_name: str(checkpoint)})
         reason = "its tables cannot be filled"
         if _init_op(meta):
-            session.run(_init_op(meta), assets)
+            # An asset that the operation does not read is not in the graph, as in TensorFlow Serving's half_plus_two.
+            there = {node.name for node in definition.node}
+            session.run(_init_op(meta), {name: path for name, path in assets.items() if parse(name)[0] in there})
     except BadInput:
         session.close()
         raise

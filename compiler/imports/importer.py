@@ -39,7 +39,7 @@ from processor.errors import BadInput
 from processor.features.plan import SparsePlan
 from processor.mirror.repositories import open_repository
 from processor.package.keyring import NO_KEYS, Keyring
-from processor.package.manifest import NAME, Manifest, StageEntry
+from processor.package.manifest import MAX_RANK, NAME, OUTPUT_DTYPES, Manifest, Output, StageEntry
 from processor.package.repository import Repository, check_name
 from processor.package.version import VersionReader, VersionWriter
 from processor.tables.table import ServedTable, descriptors, packed
@@ -47,6 +47,7 @@ from processor.tables.table import ServedTable, descriptors, packed
 STAGE_FILE = "stage/graph.pb"
 CLOSE = 1e-5
 TAIL = 3
+COMPUTED = "computed as float32, which holds whole numbers exactly up to 2**24"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def import_model(
     check_name(model, "model")
     opened_repository = open_repository(repository, create=True).with_keys(keyring)
     number = version or max(opened_repository.versions(model), default=0) + 1
-    target = (opened_repository.root / model / str(number)).resolve()
+    target = opened_repository.path(model, number).resolve()
     beside = source.resolve() == target or source.resolve().parent == target
     with (
         open_source(source, options.signature, options.ragged, options.sparse) as opened,
@@ -176,7 +177,7 @@ class Importer:
             inputs=draft.inputs,
             features=draft.features,
             tables=[spec for spec, _ in draft.tables.values()],
-            outputs=graph.outputs,
+            outputs=self._declared(graph.outputs),
             width=cut.width,
             dense={name: list(array.shape) for name, array in graph.weights.items()},
             files={},
@@ -185,6 +186,18 @@ class Importer:
             copies=copies,
             notes={"import": self.report(cut, draft, graph, [*notes, *notes_of(copies)])},
         )
+
+    def _declared(self, outputs: Sequence[Output]) -> list[Output]:
+        """Outputs in the shape and type that the model itself gives them."""
+        found = []
+        for output in outputs:
+            ref = self.outputs[output.name]
+            each, dims = self.shapes.rows(ref) or (0, ())
+            kept = each == 1 and dims != (output.columns,) and len(dims) < MAX_RANK
+            dtype = np.dtype(self.shapes.dtype(ref).as_numpy_dtype).name
+            dtype = dtype if dtype in OUTPUT_DTYPES else output.dtype
+            found.append(replace(output, dims=list(dims) if kept else None, dtype=dtype))
+        return found
 
     def _publish(
         self, cut: Cut, repository: Repository, writer: VersionWriter, buckets: Sequence[int], notes: list[str]
@@ -252,7 +265,7 @@ def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], list
         label = plain(name)
         label = f"{label}_" if label == "x" or NAME.fullmatch(label) is None else label
         if dtype != tf.float32:
-            notes.append(f"output {name[:64]!r} is {dtype.name}: replied as float32")
+            notes.append(f"output {name[:64]!r} is {dtype.name}: {COMPUTED}")
         found[label] = ref
     if not found:
         raise BadInput("signature: at least one output of numbers wanted")

@@ -113,9 +113,13 @@ SECTIONS: tuple[Section, ...] = (
         },
     ),
     _bench(
-        "Three times the saturation load, deadlines of 100 ms",
+        "Twice and three times the saturation load, deadlines of 100 ms",
         "overload",
-        {"goodput over its peak": "goodput at 3x / peak goodput"},
+        {
+            "goodput at twice over its peak": "freshet serve: goodput at 2x / peak goodput",
+            "goodput at three times over its peak": "freshet serve: goodput at 3x / peak goodput",
+            "one process, goodput at twice over its peak": "freshet serve --workers 1: goodput at 2x / peak goodput",
+        },
     ),
     _bench(
         "Two sessions over one",

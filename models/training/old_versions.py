@@ -40,7 +40,7 @@ def remove_version(repository: Repository, model: str, number: int) -> None:
 
 
 def _is_ours(repository: Repository, model: str, number: int) -> bool:
-    if (repository.root / model / str(number)).is_symlink():
+    if repository.path(model, number).is_symlink():
         return False
     try:
         notes = repository.version(model, number).root_manifest.notes

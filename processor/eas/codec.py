@@ -76,7 +76,7 @@ def encode(outputs: Mapping[str, NDArray[np.float32]], wanted: Sequence[str] = (
         array = response.outputs[name]
         array.dtype = TYPES["float32"][0]
         array.array_shape.dim.extend(outputs[name].shape)
-        array.float_val.extend(np.ravel(outputs[name]))
+        array.float_val.extend(np.asarray(outputs[name], np.float32).ravel())
     data: bytes = response.SerializeToString()
     return data
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from processor.chain.chain_record import CHAIN
 from processor.chain.pruning import unfinished
 from processor.mirror.mirrored_place import LEASE, MirroredPlace
-from processor.package.repository import VERSION
 from processor.package.version import DELTAS, MANIFEST
+from processor.package.version_folders import VERSION
 
 KEPT_DELTAS = 64
 LEFT_S = 6 * 3600.0

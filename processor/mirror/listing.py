@@ -32,8 +32,9 @@ from processor.mirror.mirrored_place import MirroredPlace
 from processor.mirror.troubles import Troubles
 from processor.mirror.version_copy import AT_ONCE, KnownFiles
 from processor.package.manifest import NAME
-from processor.package.repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC, VERSION
+from processor.package.repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC
 from processor.package.version import MANIFEST
+from processor.package.version_folders import VERSION
 
 log = logging.getLogger("freshet.mirror")
 

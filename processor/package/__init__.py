@@ -5,6 +5,7 @@ version     a version's folder, written aside and committed by one rename
 delta       one file: what changed since the parent step
 delta_run   several deltas as one
 place       where a version's files live, if not where they are read
+version_folders  which folder holds which version
 repository  which models, versions and deltas there are
 tensors     safetensors files without a copy
 regular_file  what of a repository may be opened at all, and read
@@ -39,5 +40,6 @@ __all__ = [
     "transforms",
     "trust_memory",
     "version",
+    "version_folders",
     "warmup",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import sys
 import types
@@ -35,6 +36,11 @@ ROLES = WHOLE, USER, CANDIDATE = "whole", "user", "candidate"
 """Which part of the dense graph an executable is (processor.package.roles)."""
 MAX_USER_WIDTH = 1 << 16
 DTYPES = ("int64", "float32", "string")
+MAX_RANK = 8
+WHOLES = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64")
+DECLARED = {"int64": ("", *WHOLES), "float32": ("", "float16", "float64"), "string": ("",)}
+"""What an imported model may have declared where the engine computes on the key."""
+OUTPUT_DTYPES = ("float32", "float16", "float64", "int64", *WHOLES)
 PRECISIONS = ("float32", "float16", "bfloat16", "int8")
 HEX64 = re.compile(r"[0-9a-f]{64}")
 
@@ -42,12 +48,16 @@ HEX64 = re.compile(r"[0-9a-f]{64}")
 @dataclass(frozen=True, slots=True)
 class Input:
     """One tensor of a request. dtype: int64 | float32 | string. columns 0: shape [n]; k > 0: shape [n, k].
-    ragged: rows of varying length, sent as values + row_splits (or nested lists in JSON)."""
+    ragged: rows of varying length, sent as values + row_splits (or nested lists in JSON). declared: the type that an
+    imported model itself gives it, where that is another one; dims: the shape of a row, where that is another one than
+    [columns]: its values lie row by row."""
 
     name: str
     dtype: str
     columns: int = 0
     ragged: bool = False
+    declared: str = ""
+    dims: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +128,13 @@ class StageEntry:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One named output, float32 [n, columns]."""
+    """One named output, computed as float32 [n, columns]. dims: the shape of a row in replies; None for [columns], []
+    for replies of rank 1. dtype: the type in replies."""
 
     name: str
     columns: int = 1
+    dims: list[int] | None = None
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +232,15 @@ class Manifest:
             # A server from before there were any refuses a key that it does not know.
             if not document[name]:
                 del document[name]
+        staged = document["stage"]["outputs"] if document["stage"] else ()
+        # The same of keys that only imported models have.
+        for entry, key, default in (
+            *((i, "declared", "") for i in (*document["inputs"], *staged)),
+            *((i, "dims", None) for i in (*document["inputs"], *staged, *document["outputs"])),
+            *((o, "dtype", "float32") for o in document["outputs"]),
+        ):
+            if entry[key] == default:
+                del entry[key]
         if not self.key:
             for name in SIGNED:
                 del document[name]
@@ -364,6 +386,17 @@ def validate(manifest: Manifest) -> None:
         _want(
             not i.ragged or (i.columns == 0 and i.dtype != "float32"), f"{where}: a ragged input holds int64 or string"
         )
+        types = DECLARED[i.dtype]
+        _want(i.declared in types, f"{where}.declared: expected one of {types}, got {i.declared[:40]!r}")
+        _want(
+            i.dims is None or (not i.ragged and _fills(i.dims, i.columns or 1)),
+            f"{where}.dims: expected sizes whose product is {i.columns or 1}, got {i.dims}",
+        )
+    for o in m.outputs:
+        where = f"manifest.outputs[{o.name}]"
+        _want(o.dtype in OUTPUT_DTYPES, f"{where}.dtype: expected one of {OUTPUT_DTYPES}, got {o.dtype[:40]!r}")
+        fits = o.dims is None or _fills(o.dims, o.columns)
+        _want(fits, f"{where}.dims: expected sizes whose product is {o.columns}, got {o.dims}")
     for t in m.tables:
         where = f"manifest.tables[{t.name}]"
         _want(0 < t.dim <= 4096, f"{where}.dim: 1 to 4096 wanted, got {t.dim}")
@@ -410,6 +443,11 @@ def validate(manifest: Manifest) -> None:
         known = HEX64.fullmatch(file.sha256) if m.key else not file.sha256
         _want(bool(known), f"manifest.files[{path}].sha256: wanted where the manifest is signed, and nowhere else")
     _validate_signature(m)
+
+
+def _fills(dims: list[int], columns: int) -> bool:
+    """Whether a row of these sizes has so many values."""
+    return len(dims) < MAX_RANK and min(dims, default=1) > 0 and math.prod(dims) == columns
 
 
 def _validate_signature(m: Manifest) -> None:

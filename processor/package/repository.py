@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,13 +26,13 @@ from processor.package.manifest import NAME
 from processor.package.place import FolderPlace, VersionPlace
 from processor.package.regular_file import read_file
 from processor.package.version import MANIFEST, VersionReader, VersionWriter, inside
+from processor.package.version_folders import VersionFolders
 
 log = logging.getLogger("freshet.repository")
 
 LABELS = "labels.json"
 TRAFFIC = "traffic.json"
 SAVED_MODEL, FILE_SUFFIXES = "saved_model.pb", (".keras", ".onnx")
-VERSION = re.compile(r"[1-9][0-9]{0,17}")
 MAX_LISTED = 10
 RACY_NS = 2_000_000_000
 MAX_KEPT_NBYTES = 16 << 20
@@ -74,6 +73,7 @@ class Repository:
     def __init__(self, root: str | Path) -> None:
         self.root, self._seen_at_s = Path(root).absolute(), time.monotonic()
         self._told: dict[tuple[str, str], str] = {}
+        self._folders = VersionFolders(self.root)
         if not self.root.is_dir():
             raise NotFound(f"repository: {str(root)!r} is not a folder; create it or pass --repository")
 
@@ -94,14 +94,16 @@ class Repository:
                 raise unknown_model(name, there)
 
     def versions(self, model: str) -> list[int]:
-        """Committed versions, ascending: folders with a number for a name and a manifest inside."""
-        folders = [e for e in _entries(self.root / model) if VERSION.fullmatch(e.name)]
-        return sorted(int(e.name) for e in folders if os.path.isfile(os.path.join(e.path, MANIFEST)))
+        """Committed versions, ascending: folders with a number for a name (version_folders) and a manifest inside."""
+        return sorted(number for number, folder in self._numbered(model) if os.path.isfile(folder / MANIFEST))
 
     def uncommitted(self, model: str) -> dict[int, Path]:
         """Folders of versions that are no packages yet."""
-        folders = [e for e in _entries(self.root / model) if VERSION.fullmatch(e.name)]
-        return {int(e.name): Path(e.path) for e in folders if not os.path.isfile(os.path.join(e.path, MANIFEST))}
+        return {number: folder for number, folder in self._numbered(model) if not os.path.isfile(folder / MANIFEST)}
+
+    def _numbered(self, model: str) -> list[tuple[int, Path]]:
+        folder = self.root / model
+        return [(n, folder / name) for n, name in self._folders.of(model, [e.name for e in _entries(folder)]).items()]
 
     def sources(self, model: str) -> dict[int, Path]:
         """Versions that are no packages yet but hold what one is imported from: a SavedModel, or one Keras or ONNX
@@ -117,7 +119,11 @@ class Repository:
         return found
 
     def folder(self, model: str, version: int) -> Path:
-        return inside(self.root, f"{model}/{version}")
+        return inside(self.root, self.path(model, version).relative_to(self.root).as_posix())
+
+    def path(self, model: str, version: int) -> Path:
+        """Return a version's folder, there or to come, without following links."""
+        return self._folders.path(model, version)
 
     def version(self, model: str, number: int | None = None) -> VersionReader:
         """Opens a version, or the newest; raises NotFound where there is none, Corrupt where it is not sound."""
@@ -139,7 +145,7 @@ class Repository:
 
     def place(self, model: str, number: int) -> VersionPlace:
         """Where a version lives, or is to live."""
-        return FolderPlace(self.root / model / str(number))
+        return FolderPlace(self.path(model, number))
 
     def ready(self, model: str, number: int) -> bool:
         """Whether all that it takes to load a version is here; where it is not, it is on its way then. Raises why it

@@ -124,8 +124,8 @@ class VersionWriter:
         keyring.key_for(f"version {version}")
         self.keyring = keyring
         self.model, self.version = model, version
-        self._target, self._beside = repository / model / str(version), beside
-        self.place = place or FolderPlace(self._target)
+        self.place = place or FolderPlace(repository / model / str(version))
+        self._target, self._beside = self.place.folder, beside
         if (self._target / MANIFEST if beside else self._target).exists():
             raise Conflict(f"version {version} of {model!r} exists already")
         self.folder = hidden_beside(self._target)
@@ -242,7 +242,7 @@ class VersionReader:
         except OSError as error:
             raise unreadable("manifest", error) from None
         self.manifest = Manifest.from_json(data)
-        if str(self.manifest.version) != folder.name or self.manifest.model != folder.parent.name:
+        if str(self.manifest.version) != folder.name.lstrip("0") or self.manifest.model != folder.parent.name:
             raise Corrupt(f"manifest: names {self.manifest.model!r} version {self.manifest.version}, not its folder's")
         self.digest = hashlib.sha256(data).hexdigest()
         self._check_signature(data)

@@ -20,6 +20,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ class ServedModel(RoutedModel):
         # Versions that are on their way here.
         self._coming: set[int] = set()
         self._unloaded: set[int] = set()
-        self._refusals = Refusals(repository.root / name, clock, repository.remote)
+        self._refusals = Refusals(partial(repository.path, name), clock, repository.remote)
         self._folder = FolderWatch(repository.root / name)
         self._followers: dict[int, Follower] = {}
         # What was served no more because of its files: they may still be written to.
@@ -357,9 +358,9 @@ class ServedModel(RoutedModel):
     def _forget(self, outdone: set[int], named: set[int]) -> None:
         """Forgets what was refused, or told of as coming, once nobody asks for it: a newer version is served, or its
         folder has gone."""
-        states, folder = self.routes.states, self._repository.root / self.name
+        states, path = self.routes.states, self._repository.path
         unserved = {v for v, state in states.items() if state.error or state.state == LOADING}
-        gone = {v for v in unserved if v in outdone or (v not in named and not os.path.exists(folder / str(v)))}
+        gone = {v for v in unserved if v in outdone or (v not in named and not os.path.exists(path(self.name, v)))}
         if gone:
             for number in gone:
                 self._refusals.forget(number)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from processor.chain.chain_record import CHAIN
@@ -59,8 +59,8 @@ def load_error(what: str, error: Exception) -> FreshetError:
 class Refusals:
     """The refused versions of one model, by the files that they were refused with. Used under the model's lock."""
 
-    def __init__(self, folder: Path, clock: Clock, copied: bool = False) -> None:
-        """folder: the model's. copied: it is a copy of one that lies elsewhere."""
+    def __init__(self, folder: Callable[[int], Path], clock: Clock, copied: bool = False) -> None:
+        """folder: a version's. copied: it is a copy of one that lies elsewhere."""
         self._folder, self._clock, self._copied = folder, clock, copied
         self._refused: dict[int, Files] = {}
         self._seen: dict[int, Files] = {}
@@ -116,7 +116,7 @@ class Refusals:
         return any(files not in ({}, self._refused[n]) and files == before.get(n) for n, files in self._seen.items())
 
     def _files(self, number: int) -> Files:
-        root, found = self._folder / str(number), dict[str, Identity]()
+        root, found = self._folder(number), dict[str, Identity]()
         if self._copied:
             identity = identity_of(root / MANIFEST)
             return {} if identity is None else {MANIFEST: identity}

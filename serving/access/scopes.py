@@ -17,6 +17,7 @@ OPEN = ""
 # HTTP, by the action of a route (serving.http.paths).
 HTTP_SCOPES = {
     "live": OPEN,
+    "up": OPEN,
     "ready": OPEN,
     "predict": PREDICT,
     "classify": PREDICT,
@@ -65,6 +66,12 @@ RPC_SCOPES = {
     "SystemSharedMemoryStatus": PREDICT,
     "SystemSharedMemoryRegister": PREDICT,
     "SystemSharedMemoryUnregister": PREDICT,
+    # Not served; whoever asks hears what is instead.
+    "CudaSharedMemoryStatus": PREDICT,
+    "CudaSharedMemoryRegister": PREDICT,
+    "CudaSharedMemoryUnregister": PREDICT,
+    "TraceSetting": PREDICT,
+    "LogSettings": PREDICT,
     "ModelStatistics": METRICS,
     "HandleReloadConfigRequest": ADMIN_WRITE,
     "RepositoryModelLoad": ADMIN_WRITE,

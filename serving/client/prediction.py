@@ -21,6 +21,12 @@ from processor.errors import (
 from serving.client.arrays import RequestTensor
 
 MAX_MESSAGE_CHARACTERS = 1000
+DTYPES = {
+    "BOOL": np.dtype("?"),
+    **{f"FP{8 * n}": np.dtype(f"<f{n}") for n in (2, 4, 8)},
+    **{f"INT{8 * n}": np.dtype(f"<i{n}") for n in (1, 2, 4, 8)},
+    **{f"UINT{8 * n}": np.dtype(f"<u{n}") for n in (1, 2, 4, 8)},
+}
 ERRORS: dict[int, type[FreshetError]] = {
     error.http_status: error for error in (BadInput, NotFound, Conflict, TooLarge, NotReady, Expired)
 }
@@ -38,15 +44,16 @@ class ClientCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A prediction: what answered, and its answer. outputs: float32 [n, columns] each. generation: version and step,
+    """A prediction: what answered, and its answer. outputs: float32 [n, columns] each, or as an imported model declared
+    it. generation: version and step,
     such as "3.17"; empty from servers that have none."""
 
     model: str
     version: int
     generation: str
-    outputs: dict[str, NDArray[np.float32]] = field(repr=False)
+    outputs: dict[str, NDArray[Any]] = field(repr=False)
 
-    def scores(self, output: str | None = None) -> NDArray[np.float32]:
+    def scores(self, output: str | None = None) -> NDArray[Any]:
         """The scores of one output, [n] where it has one column; the only one if not named. Raises BadInput."""
         if output is None and len(self.outputs) != 1:
             raise BadInput(f"output: one of {', '.join(self.outputs)} wanted, got nothing")
@@ -85,11 +92,12 @@ def error_of(status: int, message: str, retry_after_s: float | None = None) -> F
     return ERRORS.get(status, FreshetError)(text)
 
 
-def output(name: Any, datatype: Any, shape: Any, data: bytes | memoryview) -> NDArray[np.float32]:
+def output(name: Any, datatype: Any, shape: Any, data: bytes | memoryview) -> NDArray[Any]:
     """One tensor of a reply; raises FreshetError when its parts do not fit together."""
-    if datatype != "FP32":
-        raise FreshetError(f"reply: FP32 wanted for output {str(name)[:64]!r}, got {str(datatype)[:16]!r}")
+    dtype = DTYPES.get(datatype)
+    if dtype is None:
+        raise FreshetError(f"reply: numbers wanted for output {str(name)[:64]!r}, got {str(datatype)[:16]!r}")
     sizes = [int(size) for size in shape]
-    if any(size < 0 for size in sizes) or len(data) != 4 * int(np.prod(sizes, dtype=object)):
+    if any(size < 0 for size in sizes) or len(data) != dtype.itemsize * int(np.prod(sizes, dtype=object)):
         raise FreshetError(f"reply: {len(data)} bytes do not fill output {str(name)[:64]!r} of shape {sizes[:8]}")
-    return np.frombuffer(data, "<f4").reshape(sizes)
+    return np.frombuffer(data, dtype).reshape(sizes)

@@ -8,6 +8,7 @@ kserve             KServe v2 over HTTP
 kserve_rpc         KServe v2 over gRPC
 kserve_header      what a KServe request says of its tensors, checked against the model
 json_columns       JSON values to columns
+tensor_types       what types are called on the wire, and which an input takes
 bytes_tensor       KServe's BYTES to Strings
 templates          messages known by their bytes
 messages           classes of the messages, in a descriptor pool of their own
@@ -23,6 +24,7 @@ __all__ = [
     "kserve_rpc",
     "messages",
     "templates",
+    "tensor_types",
     "tfs_rest",
     "tfs_rpc",
     "wire",

@@ -7,6 +7,7 @@ many candidates are sent, and looked up, once. Where both name a feature, the ex
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from processor.columns import Column, Ragged, Strings
 from processor.errors import BadInput, json_kind
 from processor.features.limits import Extent
 from processor.package.manifest import Input, Manifest
-from serving.codecs.json_columns import DT_NAMES, is_base64, numbers, strings
+from serving.codecs.json_columns import is_base64, numbers, strings
+from serving.codecs.tensor_types import declared
 from serving.codecs.wire import show
 
 Values = Sequence[Any]
@@ -54,23 +56,32 @@ def columns(
     """The model's inputs; raises BadInput, TooLarge."""
     if not examples:
         raise BadInput("Input is empty.")
-    return {spec.name: _column(spec, examples, context, manifest, extent) for spec in manifest.inputs}
+    given = {spec.name: _sources(spec, examples, context, manifest) for spec in manifest.inputs}
+    shared = {name: not any(s in e for e in examples for s in sources) for name, sources in given.items()}
+    if len(examples) > 1 and all(shared.values()):
+        # Every example has an answer of its own, also where they differ in nothing.
+        shared[manifest.inputs[0].name] = False
+    return {
+        spec.name: _column(spec, given[spec.name], shared[spec.name], examples, context, extent)
+        for spec in manifest.inputs
+    }
 
 
-def regressions(outputs: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+def regressions(outputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
     """One number a row, float32 [n]; raises BadInput when the model has no such output."""
     scores = _scores(outputs, "outputs")
-    if scores.shape[1] != 1:
+    if scores.ndim > 1 and scores.shape[1:] != (1,):
         raise BadInput(f"Expected output Tensor shape to be either [batch_size] or [batch_size, 1], got {scores.shape}")
-    return scores[:, 0]
+    return np.asarray(scores, np.float32).reshape(-1)
 
 
-def classes(outputs: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+def classes(outputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
     """Scores of a row's classes, float32 [n, classes]; labels there are none. Raises BadInput."""
-    return _scores(outputs, "scores")
+    scores = np.asarray(_scores(outputs, "scores"), np.float32)
+    return scores.reshape(len(scores), -1)
 
 
-def _scores(outputs: Mapping[str, NDArray[np.float32]], name: str) -> NDArray[np.float32]:
+def _scores(outputs: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     if name in outputs:
         return outputs[name]
     if len(outputs) > 1:
@@ -87,12 +98,21 @@ def _example(value: Any, where: str) -> Example:
 def _values(given: Any, where: str) -> Values:
     values = given if type(given) is list else [given]
     types = set(map(type, values))
+    if type(None) in types:
+        # As in training: NaN beside numbers, "" beside strings.
+        missing = "" if types & {str, dict} else math.nan
+        values = [missing if v is None else v for v in values]
+        types = set(map(type, values))
+    if bool in types and types <= {int, bool}:
+        # Whole numbers, as TensorFlow Serving takes them here.
+        return [int(v) for v in values]
     if types == {int} or types <= {float, int}:
         return values
     spec = Input(where, "string")
     if types <= {str, dict} and all(type(v) is str or is_base64(v) for v in values):
         return [v.encode() if type(v) is str else v for v in strings(spec, values)]
-    raise BadInput(f"{where}: numbers, or strings, wanted, got {json_kind(next(iter(values)))}")
+    odd = [json_kind(v) for v in values if type(v) not in (int, float, str) and not is_base64(v)]
+    raise BadInput(f"{where}: numbers, or strings, wanted, got {odd[0] if odd else 'both'}")
 
 
 def _features(example: Any) -> Example:
@@ -103,14 +123,22 @@ def _features(example: Any) -> Example:
     return features
 
 
+def _sources(spec: Input, examples: Sequence[Example], context: Example, manifest: Manifest) -> list[str]:
+    """The features that an input's values come from, one for all of its columns or one for each."""
+    if not spec.columns or spec.name in context or any(spec.name in e for e in examples):
+        return [spec.name]
+    by_column = {f.column: f.name for f in manifest.features if f.input == spec.name}
+    return [by_column.get(column, "") for column in range(spec.columns)]
+
+
 def _column(
-    spec: Input, examples: Sequence[Example], context: Example, manifest: Manifest, extent: Extent | None
+    spec: Input,
+    sources: Sequence[str],
+    shared: bool,
+    examples: Sequence[Example],
+    context: Example,
+    extent: Extent | None,
 ) -> Column:
-    sources = [spec.name]
-    if spec.columns and spec.name not in context and not any(spec.name in e for e in examples):
-        by_column = {f.column: f.name for f in manifest.features if f.input == spec.name}
-        sources = [by_column.get(column, "") for column in range(spec.columns)]
-    shared = not any(source in example for example in examples for source in sources)
     rows = [context] if shared else [{**context, **e} for e in examples] if context else examples
     if extent is not None:
         ids = sum(len(row.get(spec.name, ())) for row in rows) if spec.ragged else len(rows) * (spec.columns or 1)
@@ -125,7 +153,7 @@ def _column(
             _check(spec, source, values)
             if len(values) != width:
                 raise BadInput(
-                    f"Feature: {source or spec.name} (data type: {DT_NAMES[spec.dtype]}) "
+                    f"Feature: {source or spec.name} (data type: {declared(spec).dt}) "
                     + (f"{width} values wanted, got {len(values)}" if values else "is required but could not be found.")
                 )
             flat += values
@@ -151,4 +179,4 @@ def _check(spec: Input, name: str, values: Values) -> None:
     if any(type(v) not in wanted for v in values):
         got = next(type(v) for v in values if type(v) not in wanted)
         shown = {int: "DT_INT64", float: "DT_FLOAT"}.get(got, "DT_STRING")
-        raise BadInput(f"Key: {show(name)}. Data types don't match. Expected {DT_NAMES[spec.dtype]}, got {shown}")
+        raise BadInput(f"Key: {show(name)}. Data types don't match. Expected {declared(spec).dt}, got {shown}")

@@ -1,5 +1,8 @@
 """JSON values to columns, typed as strictly as TensorFlow Serving does it: int64 refuses 1.0 and true,
-float32 takes 1.
+float32 takes 1. An input that a model declared as bool takes true and false, one of a narrower type what that holds.
+
+null is what a null in training data is: NaN for a float, "" for a string, an empty list for a ragged input, and refused
+for an id (docs/reference/data.md).
 
 No Python loop per value. Numbers are converted and their types checked in one pass of struct.pack, which refuses what
 is not a number of its kind, but for booleans: so it is used only where a body has none (`plain`). Measured on rows of
@@ -11,8 +14,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import struct
-from itertools import chain, starmap
+from itertools import chain, pairwise, starmap
 from typing import Any
 
 import numpy as np
@@ -24,10 +28,10 @@ from processor.features.limits import Extent
 from processor.kernels.boolean_letters import has_boolean_letters
 from processor.kernels.json_text import INFINITE, MEANT, NOT_A_NUMBER
 from processor.package.manifest import Input
+from serving.codecs.tensor_types import declared, row_of, within
 from serving.codecs.wire import Body
 
 FORMATS = {"int64": "q", "float32": "f"}
-DT_NAMES = {"int64": "DT_INT64", "float32": "DT_FLOAT", "string": "DT_STRING"}
 INT64 = range(-(2**63), 2**63)
 
 
@@ -44,10 +48,12 @@ def column(spec: Input, values: Any, plain: bool = False, extent: Extent | None 
         return _ragged(spec, values, plain, extent)
     if extent is not None:
         extent.add(spec, len(values), len(values) * (spec.columns or 1))
+    if spec.dims is not None and len(spec.dims) > 1:
+        values = _unnested(spec, spec.dims, values)
     if plain and spec.columns and spec.dtype != "string":
         try:
             packed = b"".join(starmap(struct.Struct(f"={spec.columns}{FORMATS[spec.dtype]}").pack, values))
-            return np.frombuffer(packed, spec.dtype).reshape(-1, spec.columns)
+            return within(spec, np.frombuffer(packed, spec.dtype)).reshape(-1, spec.columns)
         except (struct.error, OverflowError, TypeError):
             # What follows says what is wrong.
             pass
@@ -61,7 +67,22 @@ def column(spec: Input, values: Any, plain: bool = False, extent: Extent | None 
 def _shape(spec: Input) -> str:
     if spec.ragged:
         return "a list of lists"
-    return f"a list of shape [n, {spec.columns}]" if spec.columns else "a list of shape [n]"
+    return f"a list of shape [{', '.join(['n', *map(str, row_of(spec))])}]"
+
+
+def _unnested(spec: Input, dims: list[int], rows: list[Any]) -> list[Any]:
+    """Rows of several dimensions as rows of columns; those that are flat already stay as they are."""
+    if not rows or type(rows[0]) is not list or not rows[0] or type(rows[0][0]) is not list:
+        return rows
+    length = 1
+    for size, inner in pairwise(dims):
+        length *= size
+        for at, row in enumerate(rows):
+            nested = type(row) is list and len(row) == length and set(map(type, row)) == {list}
+            if not (nested and set(map(len, row)) == {inner}):
+                raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got another shape at item {at}")
+        rows = [list(chain.from_iterable(row)) for row in rows]
+    return rows
 
 
 def _flatten(spec: Input, rows: list[Any]) -> list[Any]:
@@ -83,9 +104,11 @@ def _flatten(spec: Input, rows: list[Any]) -> list[Any]:
 
 
 def _ragged(spec: Input, rows: list[Any], plain: bool, extent: Extent | None) -> Ragged:
-    if rows and set(map(type, rows)) != {list}:
-        at = next(i for i, row in enumerate(rows) if type(row) is not list)
-        raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {json_kind(rows[at])} at item {at}")
+    if rows and (types := set(map(type, rows))) != {list}:
+        if types != {list, type(None)}:
+            at = next(i for i, row in enumerate(rows) if type(row) is not list and row is not None)
+            raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {json_kind(rows[at])} at item {at}")
+        rows = [[] if row is None else row for row in rows]
     if extent is not None:
         extent.add(spec, len(rows), sum(map(len, rows)))
     flat = list(chain.from_iterable(rows))
@@ -106,19 +129,25 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
     plain: they hold no booleans."""
     if plain:
         try:
-            return np.frombuffer(struct.pack(f"={len(flat)}{FORMATS[spec.dtype]}", *flat), spec.dtype)
+            packed = struct.pack(f"={len(flat)}{FORMATS[spec.dtype]}", *flat)
+            return within(spec, np.frombuffer(packed, spec.dtype))
         except (struct.error, OverflowError):
             # As above.
             pass
     types = set(map(type, flat))
     if spec.dtype == "int64":
-        if types - {int}:
-            raise _type_error(spec, flat, (int,))
+        wanted = (int, bool) if spec.declared == "bool" else (int,)
+        if types.difference(wanted):
+            raise _type_error(spec, flat, wanted)
         try:
-            return np.array(flat, np.int64)
+            return within(spec, np.array(flat, np.int64))
         except OverflowError:
             value = next(v for v in flat if v not in INT64)
-            raise BadInput(f"{spec.name}: DT_INT64 wanted, got {_digits(value)} which does not fit") from None
+            dt = declared(spec).dt
+            raise BadInput(f"{spec.name}: {dt} wanted, got {_digits(value)} which does not fit") from None
+    if type(None) in types:
+        flat = [math.nan if value is None else value for value in flat]
+        types = types - {type(None)} | {float}
     if types - {int, float}:
         raise _type_error(spec, flat, (int, float))
     try:
@@ -135,6 +164,9 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
 def strings(spec: Input, flat: list[Any]) -> list[bytes | str]:
     """Strings, and bytes for {"b64": ...} objects; raises BadInput for anything else."""
     types = set(map(type, flat))
+    if type(None) in types:
+        flat = ["" if value is None else value for value in flat]
+        types = types - {type(None)} | {str}
     if types - {str, dict}:
         raise _type_error(spec, flat, (str, dict))
     return [_base64(spec, v) if type(v) is dict else v for v in flat] if dict in types else flat
@@ -163,7 +195,8 @@ def _type_error(spec: Input, flat: list[Any], wanted: tuple[type, ...]) -> BadIn
     at, value = next((i, v) for i, v in enumerate(flat) if type(v) not in wanted)
     shown = "" if type(value) in (list, dict) else f" {_shown(value)}"
     what = f"JSON Value:{shown} ({json_kind(value)}, value {at})"
-    return BadInput(f"{spec.name}: {what} is not of expected type: {DT_NAMES[spec.dtype]}")
+    missing = "; null is a missing float, string or list, an id cannot be missing" if value is None else ""
+    return BadInput(f"{spec.name}: {what} is not of expected type: {declared(spec).dt}{missing}")
 
 
 def _shown(value: Any) -> str:

@@ -5,6 +5,7 @@ A binary tensor becomes a numpy view over the body; only one that starts at an o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -17,7 +18,8 @@ from processor.errors import BadInput
 from processor.features.limits import DEFAULTS, RequestLimits
 from processor.package.manifest import Manifest
 from serving.codecs import wire
-from serving.codecs.kserve_header import DATATYPES, DTYPES, Header, Memory, WantedOutput, columns, read_header
+from serving.codecs.kserve_header import DTYPES, Header, Memory, WantedOutput, columns, read_header
+from serving.codecs.tensor_types import datatype_of, declared
 from serving.codecs.wire import (
     MAX_DIGITS,
     Body,
@@ -115,7 +117,7 @@ def _raw(body: Body, manifest: Manifest, limits: RequestLimits) -> Header:
     (spec, *others) = manifest.inputs
     if others or spec.ragged or spec.dtype == "string":
         raise BadInput("Inference-Header-Content-Length: 0 is for a model of one input, of int64 or float32")
-    datatype = DATATYPES[spec.dtype]
+    datatype = declared(spec).datatype
     row_nbytes = DTYPES[datatype].itemsize * (spec.columns or 1)
     if len(body) % row_nbytes:
         raise BadInput(f"body: a multiple of {row_nbytes} bytes wanted, got {len(body)}")
@@ -127,33 +129,35 @@ def _raw(body: Body, manifest: Manifest, limits: RequestLimits) -> Header:
 
 
 def encode(
-    outputs: Mapping[str, NDArray[np.float32]],
+    outputs: Mapping[str, NDArray[Any]],
     options: InferOptions,
     model: str,
     version: int,
     memory: Memory | None = None,
 ) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
-    """The reply's body, and its headers but for the length. outputs: float32 [n, columns] each. memory: None where
+    """The reply's body, and its headers but for the length. outputs: [n, ...] each. memory: None where
     it is not served; what does not fit raises BadInput."""
-    arrays = [(wanted, np.ascontiguousarray(outputs[wanted.name], "<f4")) for wanted in options.outputs]
+    arrays = [(wanted, np.ascontiguousarray(outputs[wanted.name])) for wanted in options.outputs]
     if options.plain:
-        shapes = tuple([(wanted.name, array.shape, array.nbytes) for wanted, array in arrays])
+        shapes = tuple([(wanted.name, array.dtype, array.shape) for wanted, array in arrays])
         header, kinds = _binary_reply(model, version, shapes)
         # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
         return b"".join([header, *[array for _, array in arrays]]), kinds  # type: ignore[list-item]
     tensors: list[dict[str, Any]] = []
-    buffers: list[NDArray[np.float32]] = []
+    buffers: list[NDArray[Any]] = []
     for wanted, array in arrays:
         if wanted.span is not None:
             # Without parameters: Triton's C++ client takes them for those of a binary tensor.
             into_span(wanted, array, memory)
-            tensors.append({"name": wanted.name, "datatype": "FP32", "shape": array.shape})
+            tensors.append({"name": wanted.name, "datatype": datatype_of(array.dtype), "shape": array.shape})
         elif wanted.binary:
-            tensors.append(_binary_tensor(wanted.name, array.shape, array.nbytes))
+            tensors.append(_binary_tensor(wanted.name, array.dtype, array.shape))
             buffers.append(array)
         else:
             data = json_numbers(array.reshape(-1))
-            tensors.append({"name": wanted.name, "datatype": "FP32", "shape": array.shape, "data": data})
+            tensors.append(
+                {"name": wanted.name, "datatype": datatype_of(array.dtype), "shape": array.shape, "data": data}
+            )
     document: dict[str, Any] = {"model_name": model, "model_version": str(version), "outputs": tensors}
     if options.id:
         document["id"] = options.id
@@ -163,7 +167,7 @@ def encode(
     return b"".join([header, *buffers]), _binary_kinds(header)  # type: ignore[list-item]  # As above.
 
 
-def into_span(wanted: WantedOutput, array: NDArray[np.float32], memory: Memory | None) -> dict[str, Any]:
+def into_span(wanted: WantedOutput, array: NDArray[Any], memory: Memory | None) -> dict[str, Any]:
     """Writes one output where the request wants it; returns the parameters by which a gRPC reply says so."""
     span = wanted.span
     assert span is not None, "asked for it"
@@ -182,7 +186,7 @@ def into_span(wanted: WantedOutput, array: NDArray[np.float32], memory: Memory |
 
 @lru_cache(maxsize=1024)
 def _binary_reply(
-    model: str, version: int, tensors: tuple[tuple[str, tuple[int, ...], int], ...]
+    model: str, version: int, tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 ) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
     """The JSON header and the HTTP headers of a reply whose tensors are all binary: the same for all of one size."""
     outputs = [_binary_tensor(*tensor) for tensor in tensors]
@@ -190,8 +194,9 @@ def _binary_reply(
     return header, _binary_kinds(header)
 
 
-def _binary_tensor(name: str, shape: tuple[int, ...], nbytes: int) -> dict[str, Any]:
-    return {"name": name, "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": nbytes}}
+def _binary_tensor(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> dict[str, Any]:
+    size = {"binary_data_size": dtype.itemsize * math.prod(shape)}
+    return {"name": name, "datatype": datatype_of(dtype), "shape": shape, "parameters": size}
 
 
 def _binary_kinds(header: bytes) -> tuple[tuple[bytes, bytes], ...]:

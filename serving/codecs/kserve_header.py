@@ -9,6 +9,7 @@ X.row_splits (INT64 [n + 1]).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -21,16 +22,15 @@ from processor.features.limits import DEFAULTS, Extent, RequestLimits
 from processor.package.manifest import Input, Manifest
 from serving.codecs.bytes_tensor import decode_bytes
 from serving.codecs.json_columns import numbers, strings
+from serving.codecs.tensor_types import ALL, BY_DATATYPE, converted, declared, fits, row_of, takes
 from serving.codecs.wire import MAX_TIMEOUT_S, Body, show
 
 DATATYPES = {"int64": "INT64", "float32": "FP32", "string": "BYTES"}
 DTYPES: dict[str, np.dtype[Any]] = {
-    "INT64": np.dtype("<i8"),
-    "FP32": np.dtype("<f4"),
-    "FP16": np.dtype("<f2"),
+    **{t.datatype: t.dtype for t in ALL if t.dtype is not None},
     "BF16": np.dtype("<u2"),
 }
-# What else a float32 input may be sent as, in binary.
+# What has no form in JSON.
 HALVES = ("FP16", "BF16")
 ROW_SPLITS = ".row_splits"
 MAX_ID_LENGTH = 256
@@ -251,7 +251,7 @@ def _places(shapes: Iterable[Shape]) -> Places | None:
         spec = shape.spec
         if shape.nbytes is None or shape.datatype != DATATYPES[spec.dtype]:
             return None
-        if spec.ragged or spec.dtype == "string" or spec.name.endswith(ROW_SPLITS):
+        if spec.ragged or spec.dtype == "string" or spec.declared or spec.name.endswith(ROW_SPLITS):
             return None
         rows = shape.elements // (spec.columns or 1)
         places.append(Place(spec.name, DTYPES[shape.datatype], rows, spec.columns, offset))
@@ -270,7 +270,7 @@ def _row_splits(name: str, values: dict[str, Any]) -> NDArray[np.int64]:
 def _shape(tensor: dict[str, Any], spec: Input, extent: Extent) -> Shape:
     """One tensor of the header; values that it holds are read."""
     where = f"inputs[{spec.name}]"
-    wanted, datatype = DATATYPES[spec.dtype], tensor.get("datatype")
+    wanted, datatype = declared(spec).datatype, tensor.get("datatype")
     count = _count(tensor.get("shape"), spec, where)
     if spec.name.endswith(ROW_SPLITS):
         extent.add_rows(count - 1, spec.name)
@@ -279,7 +279,8 @@ def _shape(tensor: dict[str, Any], spec: Input, extent: Extent) -> Shape:
     if not count and datatype in DATATYPES.values():
         # Clients cannot tell of what type nothing is.
         datatype = wanted
-    if datatype != wanted and not (wanted == "FP32" and datatype in HALVES):
+    known = BY_DATATYPE.get(datatype) if type(datatype) is str else None
+    if not (takes(spec, known) if known is not None else spec.dtype == "float32" and datatype == "BF16"):
         shown = show(datatype) if type(datatype) is str else json_kind(datatype)
         raise BadInput(f"{where}.datatype: {wanted} wanted, got {shown}")
     assert type(datatype) is str, "it is one of ours"
@@ -307,26 +308,31 @@ def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> An
     if datatype in HALVES:
         raise BadInput(f"{where}.data: {datatype} is sent as a binary tensor only")
     typed = type(data) is TypedContents
-    flat = data.values if typed else _flat(data, where)
+    flat = data.values if typed else _flat(data, where, len(row_of(spec)))
     if len(flat) != count:
         raise BadInput(f"{where}.data: {count} values wanted, got {len(flat)}")
     if typed:
-        return Strings.of(flat) if data.dtype is None else np.array(flat, data.dtype)
-    return Strings.of(strings(spec, flat)) if datatype == "BYTES" else numbers(spec, flat)
+        return Strings.of(flat) if data.dtype is None else _typed(spec, flat, data.dtype)
+    if datatype == "BYTES":
+        return Strings.of(strings(spec, flat))
+    return numbers(replace(spec, declared="bool") if datatype == "BOOL" and spec.dtype == "int64" else spec, flat)
+
+
+def _typed(spec: Input, values: Sequence[Any], dtype: type) -> NDArray[Any]:
+    try:
+        return converted(spec, np.array(values, dtype))
+    except OverflowError:
+        raise BadInput(f"{spec.name}: expected values of {np.dtype(dtype).name}, got one beyond") from None
 
 
 def _count(shape: Any, spec: Input, where: str) -> int:
     """Elements of a shape that fits the input. Python's integers do not overflow; the body's length bounds
     them."""
-    wanted = f"[n, {spec.columns}]" if spec.columns else "[n]"
+    wanted = f"[{', '.join(['n', *map(str, row_of(spec))])}]"
     whole = type(shape) is list and 0 < len(shape) <= MAX_RANK and set(map(type, shape)) == {int}
     if not whole or min(shape) < 0 or max(shape) >= 2**31:
         raise BadInput(f"{where}.shape: {wanted} wanted, as a list of whole numbers")
-    if spec.columns:
-        fits = len(shape) == 2 and shape[1] == spec.columns
-    else:
-        fits = len(shape) == 1 or (len(shape) == 2 and shape[1] == 1 and not spec.ragged)
-    if not fits:
+    if not (len(shape) == 1 if spec.ragged else fits(spec, shape)):
         raise BadInput(f"{where}.shape: {wanted} wanted, got {shape}")
     return int(shape[0]) * (spec.columns or 1)
 
@@ -348,20 +354,20 @@ def _binary(shape: Shape, body: Body, at: int, nbytes: int) -> Any:
         return decode_bytes(np.frombuffer(body, np.uint8, nbytes, at), shape.elements, f"inputs[{name}]")
     dtype = DTYPES[shape.datatype]
     view = np.frombuffer(body, dtype, shape.elements, at) if nbytes else np.empty(0, dtype)
-    if shape.datatype == "FP16":
-        return view.astype(np.float32)
     if shape.datatype == "BF16":
         return (view.astype(np.uint32) << 16).view(np.float32)
+    view = converted(shape.spec, view)
     # Kernels are compiled for aligned arrays; the JSON before the tensor has any length.
     return view if view.flags.aligned else view.copy()
 
 
-def _flat(data: Any, where: str) -> list[Any]:
-    """Row-major values of a flat or nested list; two levels at most, as no input has more dimensions."""
+def _flat(data: Any, where: str, depth: int) -> list[Any]:
+    """Row-major values of a flat or nested list. depth: of a row."""
     if type(data) is not list:
         raise BadInput(f"{where}.data: a list wanted, got {json_kind(data)}")
     if not data or type(data[0]) is not list:
         return data
     if set(map(type, data)) != {list} or len(set(map(len, data))) != 1:
         raise BadInput(f"{where}.data: rows of one length wanted")
-    return list(chain.from_iterable(data))
+    flat = list(chain.from_iterable(data))
+    return _flat(flat, where, depth - 1) if depth > 1 else flat

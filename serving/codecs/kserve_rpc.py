@@ -6,6 +6,7 @@ has been seen are read where they lie in the message (templates); others are cop
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,14 +24,11 @@ from serving.codecs.kserve import into_span
 from serving.codecs.kserve_header import MAX_RANK, Memory, TypedContents, WantedOutput, columns, read_header
 from serving.codecs.messages import message
 from serving.codecs.templates import Hole, Templates, cut, fields, filler
+from serving.codecs.tensor_types import ALL, datatype_of
 from serving.codecs.wire import show
 
 RAW_INPUT_CONTENTS = 7
-CONTENTS = {
-    "INT64": ("int64_contents", np.int64),
-    "FP32": ("fp32_contents", np.float32),
-    "BYTES": ("bytes_contents", None),
-}
+CONTENTS = {t.datatype: (t.contents, None if t.dtype is None else t.dtype.type) for t in ALL if t.contents}
 # Of a request, its inputs and its outputs: those that are read. binary_data_output and binary_data: none of gRPC's.
 PARAMETERS = (
     "priority", "timeout", "classification", "binary_data_size",
@@ -38,10 +36,15 @@ PARAMETERS = (
 )  # fmt: skip
 Request, Response = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
 TREE = MessageTree(Request.DESCRIPTOR)
+# Triton's clients ask for it with enable_empty_final_response; each request has one reply here, which is the last.
+ASKS_FINAL, FINAL = "triton_enable_empty_final_response", "triton_final_response"
+IS_FINAL: bytes = Response(parameters={FINAL: {"bool_param": True}}).SerializeToString()
+"""Behind a reply, marks it as the last."""
 
 
 class InferAsked(NamedTuple):
-    """What an infer request asks: who is to answer, and how. timeout_s: by the request's own parameter."""
+    """What an infer request asks: who is to answer, and how. timeout_s: by the request's own parameter. final: the
+    client waits for a mark on the last reply of a stream to each request."""
 
     model: str
     version: int | None
@@ -49,6 +52,7 @@ class InferAsked(NamedTuple):
     id: str = ""
     outputs: tuple[WantedOutput, ...] = ()
     timeout_s: float | None = None
+    final: bool = False
 
 
 class Infer:
@@ -94,7 +98,8 @@ class Infer:
             self._message = request = Request.FromString(self._data)
         except DecodeError:
             raise BadInput("request: a ModelInferRequest wanted") from None
-        self.asked = InferAsked(request.model_name, version_of(request.model_version))
+        final = ASKS_FINAL in request.parameters and parameter(request.parameters[ASKS_FINAL]) is True
+        self.asked = InferAsked(request.model_name, version_of(request.model_version), final=final)
 
 
 def version_of(text: str) -> int | None:
@@ -159,22 +164,22 @@ def _typed(tensor: Any) -> Any:
 
 
 def encode(
-    outputs: Mapping[str, NDArray[np.float32]],
+    outputs: Mapping[str, NDArray[Any]],
     asked: InferAsked,
     version: int,
     memory: Memory | None = None,
 ) -> bytes:
-    """The reply, its tensors raw. outputs: float32 [n, columns] each. memory: see kserve.encode."""
+    """The reply, its tensors raw. outputs: [n, ...] each. memory: see kserve.encode."""
     if not asked.id and all(wanted.span is None for wanted in asked.outputs):
-        arrays = [np.ascontiguousarray(outputs[wanted.name], "<f4") for wanted in asked.outputs]
-        shapes = tuple([(wanted.name, array.shape, array.nbytes) for wanted, array in zip(asked.outputs, arrays)])
+        arrays = [np.ascontiguousarray(outputs[wanted.name]) for wanted in asked.outputs]
+        shapes = tuple([(wanted.name, array.dtype, array.shape) for wanted, array in zip(asked.outputs, arrays)])
         head, tags = _reply(asked.model, version, shapes)
         # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
         return b"".join([head, *[part for pair in zip(tags, arrays) for part in pair]])  # type: ignore[list-item]
     reply = Response(model_name=asked.model, model_version=str(version), id=asked.id)
     for wanted in asked.outputs:
-        array = np.ascontiguousarray(outputs[wanted.name], "<f4")
-        output = reply.outputs.add(name=wanted.name, datatype="FP32", shape=array.shape)
+        array = np.ascontiguousarray(outputs[wanted.name])
+        output = reply.outputs.add(name=wanted.name, datatype=datatype_of(array.dtype), shape=array.shape)
         if wanted.span is None:
             reply.raw_output_contents.append(array.tobytes())
         else:
@@ -189,14 +194,15 @@ def encode(
 
 @lru_cache(maxsize=1024)
 def _reply(
-    model: str, version: int, tensors: tuple[tuple[str, tuple[int, ...], int], ...]
+    model: str, version: int, tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 ) -> tuple[bytes, tuple[bytes, ...]]:
     """A reply without its tensors: what comes before them all, and the tag and length before each."""
     reply = Response(model_name=model, model_version=str(version))
-    for name, shape, _ in tensors:
-        reply.outputs.add(name=name, datatype="FP32", shape=shape)
+    for name, dtype, shape in tensors:
+        reply.outputs.add(name=name, datatype=datatype_of(dtype), shape=shape)
     tags = []
-    for _, _, nbytes in tensors:
+    for _, dtype, shape in tensors:
+        nbytes = dtype.itemsize * math.prod(shape)
         tensor = filler(nbytes)
         tags.append(cut(Response(raw_output_contents=[tensor]).SerializeToString(), tensor)[0] if nbytes else b"2\0")
     return reply.SerializeToString(), tuple(tags)

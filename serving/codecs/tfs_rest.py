@@ -162,10 +162,10 @@ def encode_results(outputs: Mapping[str, NDArray[np.float32]], options: PredictO
     return dump_json({"results": [[["", json_number(score)] for score in row] for row in rows]})
 
 
-def encode(outputs: Mapping[str, NDArray[np.float32]], options: PredictOptions) -> bytes:
+def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> bytes:
     """The reply's JSON: `predictions` or `outputs`; bare values when the model has one output.
 
-    outputs: float32 [n, columns] each, of the same n.
+    outputs: [n, ...] each, of the same n.
     """
     key = "predictions" if options.row else "outputs"
     arrays = {name: json_numbers(np.ascontiguousarray(array)) for name, array in outputs.items()}

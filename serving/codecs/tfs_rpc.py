@@ -29,17 +29,11 @@ from processor.package.manifest import Input, Manifest
 from serving.codecs.kserve_header import ROW_SPLITS
 from serving.codecs.messages import message
 from serving.codecs.templates import Hole, Templates, cut, fields, filler
+from serving.codecs.tensor_types import BY_NAME, BY_NUMBER, TensorType, converted, declared, fits, row_of, takes
 from serving.codecs.tfs_rest import check_signature
-from serving.codecs.wire import show
+from serving.codecs.wire import SIGNATURE, show
 
 INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
-DTYPES: dict[str, np.dtype[Any]] = {"int64": np.dtype("<i8"), "float32": np.dtype("<f4")}
-# DataType of each of our types, and the field of a TensorProto that holds its values.
-TYPES = {
-    "int64": (9, "DT_INT64", "int64_val"),
-    "float32": (1, "DT_FLOAT", "float_val"),
-    "string": (7, "DT_STRING", "string_val"),
-}
 MAX_RANK = 8
 # More names of a request are not read, in messages as in requests.
 MAX_NAMES = 1000
@@ -113,6 +107,9 @@ class Predict:
         for spec in manifest.inputs:
             array, tensor = inputs[spec.name], self._message.inputs[spec.name]
             if not isinstance(array, np.ndarray) or not (tensor.tensor_content or len(tensor.float_val) == array.size):
+                return
+            if spec.declared or BY_NUMBER[tensor.dtype].dtype != array.dtype:
+                # It was converted.
                 return
             places[spec.name] = Place(spec.name, array.dtype, len(array), spec.columns, 0)
             contents[spec.name] = array.tobytes()
@@ -202,18 +199,18 @@ def _plain(tensor: Any, spec: Input, shape: list[int], filling: Filling) -> NDAr
 
 def _rows(spec: Input, shape: list[int]) -> int:
     """The rows of the shape of an input that is not ragged."""
-    if not shape or shape[1:] not in ([[spec.columns]] if spec.columns else [[], [1]]):
-        wanted = f"[n,{spec.columns}]" if spec.columns else "[n]"
-        raise BadInput(f"{spec.name}: shape {wanted} wanted, got {shape}")
+    if not shape or not fits(spec, shape):
+        wanted = ",".join(["n", *map(str, row_of(spec))])
+        raise BadInput(f"{spec.name}: shape [{wanted}] wanted, got {shape}")
     return shape[0]
 
 
 def _shape(tensor: Any, spec: Input) -> list[int]:
-    number, name, _ = TYPES[spec.dtype]
-    if tensor.dtype != number:
+    sent = BY_NUMBER.get(tensor.dtype)
+    if sent is None or not takes(spec, sent):
         known = DataType.values_by_number.get(tensor.dtype)
         got = known.name if known is not None else str(tensor.dtype)
-        raise BadInput(f"{spec.name}: Expects arg[0] to be {name} but {got} is provided")
+        raise BadInput(f"{spec.name}: Expects arg[0] to be {declared(spec).dt} but {got} is provided")
     if tensor.tensor_shape.unknown_rank:
         raise BadInput(f"{spec.name}: a shape wanted, got one of unknown rank")
     shape = [dim.size for dim in tensor.tensor_shape.dim[: MAX_RANK + 1]]
@@ -224,39 +221,49 @@ def _shape(tensor: Any, spec: Input) -> list[int]:
 
 def _values(tensor: Any, spec: Input, count: int, filling: Filling) -> NDArray[Any] | Strings:
     """The tensor's values, flat."""
-    name = spec.name
-    content, values = tensor.tensor_content, getattr(tensor, TYPES[spec.dtype][2])
+    name, sent = spec.name, BY_NUMBER[tensor.dtype]
+    content, values = tensor.tensor_content, getattr(tensor, sent.field)
     if content:
-        if spec.dtype == "string":
+        if sent.dtype is None:
             raise BadInput(f"{name}: string_val wanted, got tensor_content")
-        wanted = count * DTYPES[spec.dtype].itemsize
+        wanted = count * sent.dtype.itemsize
         if len(values) or len(content) != wanted:
             got = f"{len(content)} and values" if len(values) else str(len(content))
             raise BadInput(f"{name}: {wanted} bytes of tensor_content wanted, got {got}")
-        return np.frombuffer(content, DTYPES[spec.dtype])
+        return converted(spec, np.frombuffer(content, sent.dtype))
     lacking = count - len(values)
     if lacking < 0:
         raise BadInput(f"{name}: {count} values wanted, got {len(values)}")
-    if spec.dtype == "string":
+    if sent.dtype is None:
         last = values[-1] if values else b""
         filling.fill(name, lacking, 8 + len(last))
         return Strings.of([*values, *[last] * lacking] if lacking else values)
-    array = np.array(values, DTYPES[spec.dtype])
+    array = _held(values, sent)
     if lacking:
         filling.fill(name, lacking, array.itemsize)
         last = array[-1] if len(array) else 0
         array = np.concatenate([array, np.full(lacking, last, array.dtype)])
-    return array
+    return converted(spec, array)
 
 
-def encode(outputs: Mapping[str, NDArray[np.float32]], asked: PredictAsked, version: int) -> bytes:
-    """The reply: float_val. outputs: float32 [n, columns] each."""
-    parts: list[bytes | NDArray[np.float32]] = []
+def _held(values: Any, sent: TensorType) -> NDArray[Any]:
+    """The values of a tensor's field as its type: narrow integers lie there as int32, halves as their bits."""
+    if sent.name == "float16":
+        return (np.array(values, np.int64) & 0xFFFF).astype(np.uint16).view(np.float16)
+    return np.array(values, np.int64).astype(sent.dtype) if sent.field == "int_val" else np.array(values, sent.dtype)
+
+
+def encode(outputs: Mapping[str, NDArray[Any]], asked: PredictAsked, version: int) -> bytes:
+    """The reply: values in the field of their type. outputs: [n, ...] each."""
+    parts: list[bytes | NDArray[Any]] = []
     for name in asked.outputs or outputs:
-        array = np.ascontiguousarray(outputs[name], "<f4")
+        array = np.ascontiguousarray(outputs[name])
+        if array.dtype != np.float32:
+            parts.append(_other(name, array))
+            continue
         before, after = _entry(name, array.shape)
         parts += [before, array, after]
-    parts.append(_spec(asked.model, version, asked.signature))
+    parts.append(_spec(asked.model, version, asked.signature or SIGNATURE))
     # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
     return b"".join(parts)  # type: ignore[arg-type]
 
@@ -266,12 +273,25 @@ def _entry(name: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
     """One output of a reply around its values. Replies that follow each other are merged, maps entry by entry."""
     reply = Response()
     tensor = reply.outputs[name]
-    tensor.dtype = TYPES["float32"][0]
+    tensor.dtype = BY_NAME["float32"].number
     for size in shape:
         tensor.tensor_shape.dim.add(size=size)
     values = filler(4 * math.prod(shape))
     tensor.float_val.extend(np.frombuffer(values, "<f4"))
     return cut(reply.SerializeToString(), values)
+
+
+def _other(name: str, array: NDArray[Any]) -> bytes:
+    """One output that is not float32."""
+    reply, kind = Response(), BY_NAME[array.dtype.name]
+    tensor = reply.outputs[name]
+    tensor.dtype = kind.number
+    for size in array.shape:
+        tensor.tensor_shape.dim.add(size=size)
+    flat = array.reshape(-1)
+    getattr(tensor, kind.field).extend((flat.view(np.uint16) if kind.name == "float16" else flat).tolist())
+    encoded: bytes = reply.SerializeToString()
+    return encoded
 
 
 @lru_cache(maxsize=1024)

@@ -23,6 +23,8 @@ MAX_TIMEOUT_S = 3600.0
 # Below that a compressed reply is no shorter in packets.
 MIN_DEFLATE_NBYTES = 1400
 MAX_ACCEPT_NBYTES = 256
+# Characters of a document that are shown where it is wrong.
+MAX_MET = 16
 # Of a whole number in a header.
 MAX_DIGITS = 18
 CONTENT_ENCODING = b"content-encoding"
@@ -159,32 +161,38 @@ def _load_with_nan(body: Body, first: orjson.JSONDecodeError) -> Any:
             return orjson.loads(spell_out(text))
     except orjson.JSONDecodeError:
         pass
-    raise BadInput(f"JSON Parse error: at offset: {first.pos}") from None
+    raise BadInput(f"JSON Parse error: {first.msg} at offset: {first.pos}{_met(text, first)}") from None
+
+
+def _met(text: bytes, error: orjson.JSONDecodeError) -> str:
+    """What stands where a document could not be read on; `pos` counts characters."""
+    found = text.decode("utf-8", "replace")[error.pos : error.pos + MAX_MET]
+    return f", got {found!r}" if found else ", got the end"
 
 
 def dump_json(document: Any) -> bytes:
-    """JSON bytes. float32 arrays as nested lists, shortest digits, whole numbers with '.0', NaN and Infinity
-    as such."""
+    """JSON bytes. Arrays as nested lists: floats with shortest digits, whole ones with '.0', NaN and Infinity as
+    such."""
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY, default=_spell)
 
 
-def json_numbers(array: NDArray[np.float32]) -> Any:
+def json_numbers(array: NDArray[Any]) -> Any:
     """An array as dump_json takes it: itself, or a fragment when orjson would write its NaN as null."""
-    if np.isfinite(array).all():
+    if array.dtype.kind != "f" or np.isfinite(array).all():
         return array
-    return orjson.Fragment(_spell_nested(array.tolist()))
+    return orjson.Fragment(_spell_nested(array.tolist(), array.dtype.type))
 
 
 def json_number(value: np.float32) -> Any:
     """One number as dump_json takes it."""
-    return value if math.isfinite(value) else orjson.Fragment(_spell_nested(float(value)))
+    return value if math.isfinite(value) else orjson.Fragment(_spell_nested(float(value), np.float32))
 
 
-def _spell_nested(value: Any) -> str:
+def _spell_nested(value: Any, kind: type[np.floating[Any]]) -> str:
     if type(value) is list:
-        return "[" + ",".join(map(_spell_nested, value)) + "]"
+        return "[" + ",".join([_spell_nested(each, kind) for each in value]) + "]"
     if math.isfinite(value):
-        return orjson.dumps(np.float32(value), option=orjson.OPT_SERIALIZE_NUMPY).decode()
+        return orjson.dumps(kind(value), option=orjson.OPT_SERIALIZE_NUMPY).decode()
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 

@@ -21,7 +21,7 @@ from processor.errors import BadInput, Diverged, FreshetError, NotFound, printab
 from processor.mirror.repositories import open_repository
 from processor.package.delta import Delta, read_delta
 from processor.package.keyring import Keyring
-from processor.package.manifest import WHOLE, ExecutableEntry, Input
+from processor.package.manifest import WHOLE, ExecutableEntry, Input, Output
 from processor.package.repository import Repository
 from processor.package.version import DELTAS
 from serving.commands.completion import models
@@ -213,7 +213,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
     console.print(f"  {served}" + (f"; {len(bare)} delta files without a record" if bare else ""))
     for title, lines in (
         ("inputs", [f"{i.name}: {_shape(i)}" for i in manifest.inputs]),
-        ("outputs", [f"{o.name}: float32 [n, {o.columns}]" for o in manifest.outputs]),
+        ("outputs", [f"{o.name}: {o.dtype} {_row(o)}" for o in manifest.outputs]),
         ("tables", [f"{t.name}: {t.rows:,} rows of {t.dim} {t.dtype}" for t in manifest.tables]),
         (
             "executables",
@@ -236,9 +236,16 @@ def _part(executable: ExecutableEntry) -> str:
 
 
 def _shape(spec: Input) -> str:
+    dtype = spec.declared or spec.dtype
     if spec.ragged:
-        return f"{spec.dtype} [n, any]"
-    return f"{spec.dtype} [n, {spec.columns}]" if spec.columns else f"{spec.dtype} [n]"
+        return f"{dtype} [n, any]"
+    row = spec.dims if spec.dims is not None else [spec.columns] if spec.columns else []
+    return f"{dtype} [{', '.join(['n', *map(str, row)])}]"
+
+
+def _row(spec: Output) -> str:
+    dims = [spec.columns] if spec.dims is None else spec.dims
+    return f"[{', '.join(['n', *map(str, dims)])}]"
 
 
 def _when(unix_s: float) -> str:

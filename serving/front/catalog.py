@@ -10,16 +10,15 @@ from typing import Any
 
 from processor.package.manifest import Input, Manifest
 from processor.versions.routes import AVAILABLE, LOADING, VersionStatus
-from serving.codecs.json_columns import DT_NAMES
-from serving.codecs.kserve_header import DATATYPES, ROW_SPLITS
+from serving.codecs.kserve_header import ROW_SPLITS
+from serving.codecs.tensor_types import declared, dims_of, row_of
 from serving.codecs.wire import SIGNATURE
 
 SERVER_NAME = "freshet"
-PLATFORM = "freshet"
+# <project>_<format>, as the Open Inference Protocol wants it.
+PLATFORM = "freshet_package"
 MAX_BATCH_ROWS = 4096
 PREDICT_METHOD = "tensorflow/serving/predict"
-# Of a configuration's data_type: strings have another name there than in metadata.
-CONFIG_TYPES = {"int64": "TYPE_INT64", "float32": "TYPE_FP32", "string": "TYPE_STRING"}
 # Clients branch on this list: nothing is named here that is not served.
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")
 MODEL_CONTROL, SHARED_MEMORY = "model_repository", "system_shared_memory"
@@ -33,10 +32,11 @@ def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> d
     """A ragged input is listed as its two tensors."""
     inputs: list[dict[str, Any]] = []
     for i in manifest.inputs:
-        inputs.append({"name": i.name, "datatype": DATATYPES[i.dtype], "shape": [-1, i.columns] if i.columns else [-1]})
+        shape = [-1, *row_of(i)]
+        inputs.append({"name": i.name, "datatype": declared(i).datatype, "shape": shape})
         if i.ragged:
             inputs.append({"name": i.name + ROW_SPLITS, "datatype": "INT64", "shape": [-1]})
-    outputs = [{"name": o.name, "datatype": "FP32", "shape": [-1, o.columns]} for o in manifest.outputs]
+    outputs = [{"name": o.name, "datatype": declared(o).datatype, "shape": [-1, *dims_of(o)]} for o in manifest.outputs]
     return {
         "name": model,
         "versions": [str(v) for v in versions],
@@ -56,15 +56,17 @@ def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
     first = [] if batched else [-1]
     inputs: list[dict[str, Any]] = []
     for i in manifest.inputs:
-        dims = [*first, i.columns] if i.columns else [-1]
-        inputs.append({"name": i.name, "data_type": CONFIG_TYPES[i.dtype], "dims": dims})
+        dims = [*first, *row_of(i)] if i.columns else [-1, *row_of(i)]
+        inputs.append({"name": i.name, "data_type": declared(i).config, "dims": dims})
         if i.ragged:
             inputs.append({"name": i.name + ROW_SPLITS, "data_type": "TYPE_INT64", "dims": [-1]})
-    outputs = [{"name": o.name, "data_type": "TYPE_FP32", "dims": [*first, o.columns]} for o in manifest.outputs]
+    outputs = [
+        {"name": o.name, "data_type": declared(o).config, "dims": [*first, *dims_of(o)]} for o in manifest.outputs
+    ]
     return {
         "name": model,
         "platform": PLATFORM,
-        "backend": PLATFORM,
+        "backend": SERVER_NAME,
         "max_batch_size": MAX_BATCH_ROWS if batched else 0,
         "input": inputs,
         "output": outputs,
@@ -88,8 +90,8 @@ def repository_index(models: Iterable[tuple[str, Iterable[VersionStatus]]], read
 
 def signatures(manifest: Manifest) -> dict[str, Any]:
     """TensorFlow's SignatureDefMap of a model: one signature, whose tensors are named as its inputs and outputs."""
-    inputs = {i.name: _tensor_info(i.name, DT_NAMES[i.dtype], _dims(i)) for i in manifest.inputs}
-    outputs = {o.name: _tensor_info(o.name, "DT_FLOAT", [-1, o.columns]) for o in manifest.outputs}
+    inputs = {i.name: _tensor_info(i.name, declared(i).dt, _dims(i)) for i in manifest.inputs}
+    outputs = {o.name: _tensor_info(o.name, declared(o).dt, [-1, *dims_of(o)]) for o in manifest.outputs}
     return {"signature_def": {SIGNATURE: {"inputs": inputs, "outputs": outputs, "method_name": PREDICT_METHOD}}}
 
 
@@ -109,7 +111,7 @@ def version_status(versions: Iterable[VersionStatus]) -> dict[str, Any]:
 def _dims(spec: Input) -> list[int]:
     if spec.ragged:
         return [-1, -1]
-    return [-1, spec.columns] if spec.columns else [-1]
+    return [-1, *row_of(spec)]
 
 
 def _tensor_info(name: str, dtype: str, dims: list[int]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from processor.features.limits import FREE_NBYTES
 from processor.package.manifest import Manifest
 from processor.sessions.batcher import WAIT_MARGIN
 from processor.sessions.request import Done
+from serving.codecs.tensor_types import as_declared
 from serving.codecs.wire import Headers
 from serving.front import queries
 from serving.front.offloading import Finish
@@ -205,10 +206,17 @@ class Exchange(ABC):
             return
         rows = len(next(iter(result.outputs.values())))
         shared.metrics.predicted(result.model, rows)
-        shared.submitter.served.succeeded(result.model, result.generation.version, rows, now_s - self.began_s)
+        shared.submitter.served.succeeded(
+            result.model, result.generation.version, rows, now_s - self.began_s, result.timing
+        )
         self._encoding_s = now_s
         if self.trace is not None:
             self.trace.computed(result.generation, result.timing)
+
+    def declared(self, reply: PredictReply) -> PredictReply:
+        """Return the reply with its outputs in the shapes and types that the model declared."""
+        outputs = as_declared(reply.outputs, self._replica.manifest)
+        return reply if outputs is reply.outputs else reply._replace(outputs=outputs)
 
     def end(self, status: int) -> None:
         """Ends the exchange, which is answered. status: as HTTP's; OK for a reply that was encoded."""

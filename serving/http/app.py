@@ -23,6 +23,7 @@ from processor.errors import BadInput, FreshetError, NotFound, NotReady, TooLarg
 from processor.features.limits import RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Manifest
+from processor.versions.routes import AVAILABLE
 from serving.access.access_guard import Forbidden
 from serving.codecs.wire import (
     CONTENT_ENCODING,
@@ -49,6 +50,7 @@ from serving.http.asgi import (
     Receive,
     Scope,
     Send,
+    WrongVerb,
     error_body,
     error_reply,
     read_body,
@@ -139,7 +141,7 @@ class HttpExchange(Exchange):
             answer = error_reply(result)
         else:
             try:
-                content, kinds = self.dialect.encode(result, self.options, self.regions)
+                content, kinds = self.dialect.encode(self.declared(result), self.options, self.regions)
                 if b"accept-encoding" in self.headers:
                     content, coding = deflate(content, self.headers)
                     kinds = (*kinds, *coding)
@@ -181,6 +183,7 @@ class DataApp:
         self.access = access
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
             "live": self._live,
+            "up": self._up,
             "ready": self._ready,
             "server": self._server,
             "metrics": self._scrape,
@@ -212,7 +215,7 @@ class DataApp:
             route = parse(scope.get("raw_path") or scope["path"].encode(), scope["method"])
             dialect = DIALECTS.get(route.action)
             protocol = "http" if dialect is None else dialect.protocol
-            _check_method(scope["method"], route)
+            _check_method(scope, route)
             if dialect is not None:
                 status, body, headers = await self._predict(route, sent, receive)
             elif route.method == "POST":
@@ -311,6 +314,9 @@ class DataApp:
         return await self._posts[route.action](route, load_json(body) if body.strip() else {})
 
     async def _live(self, route: Route) -> Answer:
+        return _json({"live": True})
+
+    async def _up(self, route: Route) -> Answer:
         return _json({"live": True, "ready": self._lifecycle.ready})
 
     async def _ready(self, route: Route) -> Answer:
@@ -338,7 +344,9 @@ class DataApp:
 
     async def _status(self, route: Route) -> Answer:
         statuses = queries.servable_status(self._lifecycle.processor(), route)
-        return _json(catalog.version_status(statuses))
+        # KServe's v1 clients ask the same route whether the model is ready.
+        ready = not self._lifecycle.draining and any(s.state == AVAILABLE for s in statuses)
+        return _json(catalog.version_status(statuses) | {"name": route.model, "ready": ready})
 
     async def _metadata(self, route: Route) -> Answer:
         manifest, generation = queries.servable_manifest(self._lifecycle.processor(), route)
@@ -404,7 +412,11 @@ def _json(document: Any, generation: Generation | None = None) -> Answer:
     return 200, dump_json(document), (JSON_TYPE, *headers)
 
 
-def _check_method(method: str, route: Route) -> None:
-    allowed = ("GET", "HEAD") if route.method == "GET" else ("POST",)
-    if method not in allowed:
-        raise MethodNotAllowed(f"method: {' or '.join(allowed)} wanted, got {method[:16]}", ", ".join(allowed))
+def _check_method(scope: Scope, route: Route) -> None:
+    method, allowed = scope["method"], ("GET", "HEAD") if route.method == "GET" else ("POST",)
+    if method in allowed:
+        return
+    wanted = f"method: {' or '.join(allowed)} wanted, got {method[:16]}"
+    if scope["path"][:4].lower() == "/v1/":
+        raise WrongVerb(f"Malformed request: {method[:16]} {scope['path'][:200]}: {wanted}", ", ".join(allowed))
+    raise MethodNotAllowed(wanted, ", ".join(allowed))

@@ -36,6 +36,13 @@ class MethodNotAllowed(FreshetError):
         self.allow = allow
 
 
+class WrongVerb(MethodNotAllowed):
+    """The same below /v1, where TensorFlow Serving answers 400."""
+
+    http_status = 400
+    grpc_code = "INVALID_ARGUMENT"
+
+
 async def read_body(receive: Receive, headers: Headers, bound: Bound) -> bytes:
     """The whole body; raises TooLarge as soon as it is known to be, Disconnected when the client leaves."""
     declared = header_int(headers, b"content-length", MAX_LENGTH_HEADER)

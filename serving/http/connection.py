@@ -440,6 +440,9 @@ class _Cycle(RequestResponseCycle):
     async def send(self, message: ASGISendEvent) -> None:
         if message["type"] == "http.response.start":
             self.keep_alive = self._keeps()
+            if self.keep_alive and self.scope["http_version"] == "1.0":
+                # Where it is not the rule, it is said.
+                message["headers"] = [*message["headers"], (b"connection", b"keep-alive")]
         await super().send(message)
 
 

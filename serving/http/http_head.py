@@ -87,7 +87,7 @@ def read_head(head: bytes) -> RequestHead:
         "1.1" if minor == b"1" else "1.0",
         fields,
         headers,
-        minor == b"1" and not (b"close" in said.lower() and _closes(said)),
+        not _says(b"close", said) if minor == b"1" else _says(b"keep-alive", said) and not _says(b"close", said),
         minor == b"1" and b"expect" in headers and headers[b"expect"].lower() == b"100-continue",
         _body_nbytes(headers, minor),
     )
@@ -111,8 +111,9 @@ def check_trailers(lines: bytes) -> None:
         raise Unacceptable("trailers: lines of a name, a colon and a value wanted, each ended by CR LF")
 
 
-def _closes(said: bytes) -> bool:
-    return b"close" in [option.strip() for option in said.lower().split(b",")]
+def _says(option: bytes, said: bytes) -> bool:
+    said = said.lower()
+    return option in said and option in [each.strip() for each in said.split(b",")]
 
 
 def _body_nbytes(headers: dict[bytes, bytes], minor: bytes) -> int | None:

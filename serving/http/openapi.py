@@ -66,7 +66,7 @@ def _operations() -> dict[str, RouteOperation]:
     health = json_of(object_of("ready", live={"type": "boolean"}, ready={"type": "boolean"}))
     empty = json_of(ANY_OBJECT)
     found = {
-        "/healthz": RouteOperation("live", "Whether the server is up", health),
+        "/healthz": RouteOperation("up", "Whether the server is up, and ready", health),
         "/metrics": RouteOperation("metrics", "Prometheus metrics", {"text/plain": TEXT}),
         "/": RouteOperation("root", "What this port is, and where things are", json_of(named("Root"))),
         "/docs": RouteOperation("docs", "The page that reads this document", {"text/html": TEXT}),

@@ -41,5 +41,5 @@ def reference(openapi_url: str) -> str:
 
 
 def root(version: str, ready: bool) -> dict[str, Any]:
-    """What a data port is, and where things are on it."""
-    return {"name": "freshet", "version": version, "what": WHAT, "ready": ready, "where": WHERE}
+    """What a data port is, and where things are on it. status: as KServe's v1 clients ask for it."""
+    return {"name": "freshet", "version": version, "status": "alive", "what": WHAT, "ready": ready, "where": WHERE}

@@ -14,8 +14,9 @@ MAX_PATH_NBYTES = 2048
 PLAIN = {
     b"/": "root",
     b"/docs": "docs",
-    b"/healthz": "live",
+    b"/healthz": "up",
     b"/metrics": "metrics",
+    b"/monitoring/prometheus/metrics": "metrics",
     b"/openapi.json": "openapi",
     b"/v2": "server",
     b"/v2/": "server",
@@ -30,14 +31,20 @@ VERBS = {d.name.encode(): d.name for d in DIALECTS.values() if d.servable}
 OF_MODELS = {b"ready": "model_ready", b"config": "config", b"stats": "stats"} | {
     d.name.encode(): d.name for d in DIALECTS.values() if not d.servable
 }
+UNSERVED = {
+    b"cudasharedmemory": "cudasharedmemory: shared memory of CUDA is not served; system shared memory is",
+    b"logging": "logging: log settings cannot be changed over this port; the option log_level sets them",
+    b"trace": "trace: Triton's trace settings are not served; requests with a traceparent are traced",
+}
+"""Extensions of Triton's that clients ask for, and what there is instead."""
 POSTED = DIALECTS.keys() | {"index", "load", "unload", "shm_register", "shm_unregister"}
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """The route that a path asks for. action: a dialect's name (serving.http.dialects); status | metadata (v1); model |
-    model_ready | config | stats | index | load | unload | shm_... (v2); live | ready | server | metrics | openapi |
-    root | docs. region: of memory."""
+    model_ready | config | stats | index | load | unload | shm_... (v2); up | live | ready | server | metrics |
+    openapi | root | docs. region: of memory."""
 
     action: str
     model: str = ""
@@ -70,7 +77,7 @@ def parse(path: bytes, method: str | None = None) -> Route:
         return Route("processor", _text(parts[2]))
     route = _kserve(parts) if parts[0] == b"v2" else None
     if route is None:
-        raise NotFound("path: not a route of this server")
+        raise NotFound(_unserved(parts) or "path: not a route of this server")
     return route
 
 
@@ -137,6 +144,15 @@ def _shared_memory(parts: list[bytes]) -> Route | None:
     if len(parts) == 5 and parts[2] == b"region" and parts[3] and parts[4] in (b"status", b"register", b"unregister"):
         return Route(f"shm_{parts[4].decode()}", region=_text(parts[3]))
     return None
+
+
+def _unserved(parts: list[bytes]) -> str:
+    """What Triton would serve under a path of v2; "" for any other."""
+    if parts[0] != b"v2":
+        return ""
+    if parts[1:2] == [b"models"] and parts[-2:-1] == [b"trace"]:
+        return UNSERVED[b"trace"]
+    return UNSERVED.get(parts[1], "") if len(parts) > 2 or parts[1] == b"logging" else ""
 
 
 def _version(digits: bytes) -> int | None:

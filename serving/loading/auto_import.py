@@ -7,7 +7,7 @@ here is only said how far it is.
 
 A version's folder that holds neither a package nor a source is told of as one that cannot be served; but nothing is
 said of an empty one, for something is to come. A model that lies in its own folder, not in a version's, is told of in
-the log.
+the log, and so is Triton's config.pbtxt beside a model (serving.loading.triton_config).
 
 Invariants: a source is left alone until nothing of it has changed for SETTLED_S, so that one that is still being copied
 is not taken for a broken one. One that failed is not tried again before it changes; the next older one is tried then,
@@ -25,12 +25,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from processor.errors import NotReady
+from processor.errors import FreshetError, NotReady
+from processor.package.regular_file import read_file
 from processor.package.repository import FILE_SUFFIXES, SAVED_MODEL, FolderWatch, Repository
 from processor.package.version import MANIFEST
 from processor.versions.refusals import Refusal, report
 from processor.versions.routes import END, LOADING, VersionStatus
 from serving.loading.import_process import ImportLimits, RunningImport, Start, start
+from serving.loading.triton_config import CONFIG, MAX_NBYTES, remarks
 
 log = logging.getLogger("freshet.importer")
 
@@ -78,6 +80,8 @@ class AutoImporter:
         self._found: dict[str, list[tuple[int, Path]]] = {}
         # What was said of each model that has no version.
         self._misplaced: dict[str, str] = {}
+        # Of each config.pbtxt that was looked at: its time, and the version that it was compared with.
+        self._configs: dict[str, tuple[int, int]] = {}
         self._seen: dict[Path, tuple[State, float]] = {}
         self._done: dict[Path, State] = {}
         self._running: list[RunningImport] = []
@@ -124,8 +128,9 @@ class AutoImporter:
             running.close()
         self._running = []
 
-    def _look(self) -> list[Refusal]:
-        """Finds what there is to import; returns what is said of models that cannot even be looked into."""
+    def _look(self) -> list[str]:
+        """Finds what there is to import; returns what is said of models that cannot even be looked into, and of
+        Triton's configurations."""
         if not self._folder.is_dir():
             return []
         repository = Repository(self._folder)
@@ -136,8 +141,26 @@ class AutoImporter:
                 folder.again()
             raise
 
-    def _listed(self, repository: Repository) -> list[Refusal]:
-        events: list[Refusal] = []
+    def _configured(self, repository: Repository, model: str, committed: int) -> list[str]:
+        """What is to be said of Triton's configuration beside a model, once for each version that it is beside."""
+        path = self._folder / model / CONFIG
+        try:
+            state = (path.stat().st_mtime_ns, committed)
+            if self._configs.get(model) == state:
+                return []
+            text = read_file(path, MAX_NBYTES).tobytes().decode("utf-8", "replace")
+            manifest = repository.version(model, committed).manifest if committed else None
+        except FileNotFoundError:
+            return []
+        except (OSError, FreshetError) as error:
+            log.debug("%s: %s: %s", model, CONFIG, error)
+            return []
+        self._configs[model] = state
+        said = remarks(text, manifest)
+        return [Refusal(f"{model}: {line}") if wrong else f"{model}: {line}" for wrong, line in said]
+
+    def _listed(self, repository: Repository) -> list[str]:
+        events: list[str] = []
         if self._root.changed():
             names = [n for n in repository.models() if not self._wanted or n in self._wanted]
             self._folders = {n: self._folders.get(n) or FolderWatch(self._folder / n) for n in names}
@@ -158,6 +181,7 @@ class AutoImporter:
                 if why and self._misplaced.get(name) != why:
                     events.append(Refusal(f"{name} refused: {why}"))
                 self._misplaced[name] = why
+                events += self._configured(repository, name, committed)
         return events
 
     def _settled(self, path: Path, now_s: float) -> State | None:

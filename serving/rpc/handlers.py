@@ -98,6 +98,13 @@ def _tree(kind: str) -> MessageTree:
     return MessageTree(message(kind).DESCRIPTOR)
 
 
+class Unserved(FreshetError):
+    """A method that this server does not serve."""
+
+    http_status = 501
+    grpc_code = "UNIMPLEMENTED"
+
+
 class RpcCall:
     """A call that is no prediction, while it is answered. headers: see headers_of()."""
 
@@ -167,7 +174,7 @@ class RpcExchange(Exchange):
         self.finish(result)
         if isinstance(result, FreshetError):
             raise result
-        return result
+        return self.declared(result)
 
     def about(self, generation: Generation) -> Metadata:
         """The trailing metadata of a reply: which generation answered, with its digest where that was asked for."""
@@ -320,6 +327,14 @@ class Calls:
         async def answer(data: bytes, call: RpcCall) -> Answer:
             reply = await function(parse(kind, data), call.context)
             return reply.SerializeToString(), ()
+
+        return self._handler(name, answer, RpcCall)
+
+    def unserved(self, name: str, why: str) -> grpc.RpcMethodHandler:
+        """A handler of a method that is not served and that clients ask for; why: and what there is instead."""
+
+        async def answer(data: bytes, call: RpcCall) -> Answer:
+            raise Unserved(why)
 
         return self._handler(name, answer, RpcCall)
 

@@ -32,6 +32,19 @@ STATUS_ERRORS = b"triton_grpc_error"
 MAX_IN_FLIGHT = 64
 
 
+_CUDA = "CUDA shared memory is not served; system shared memory is, with --shared-memory on"
+_OFF = "shared memory is not served; --shared-memory on turns it on"
+UNSERVED = {
+    "CudaSharedMemoryStatus": _CUDA,
+    "CudaSharedMemoryRegister": _CUDA,
+    "CudaSharedMemoryUnregister": _CUDA,
+    "TraceSetting": "trace settings are not served; calls with a traceparent are traced",
+    "LogSettings": "log settings cannot be changed over this port; the option log_level sets them",
+}
+MEMORY_OFF = {f"SystemSharedMemory{act}": _OFF for act in ("Status", "Register", "Unregister")}
+"""Methods of Triton's that are not served, with what there is instead; the second where shared memory is off."""
+
+
 class Inference:
     """KServe's service: its methods, as handlers in `services`."""
 
@@ -48,7 +61,7 @@ class Inference:
         self._regions, self._version = regions, version
         self._templates: Templates[kserve_rpc.InferAsked] = Templates()
         self._calls = calls = calls_of("kserve_grpc")
-        self._answer_in_stream = calls.guarded("ModelStreamInfer", self._answer)
+        self._answer_in_stream = calls.guarded("ModelStreamInfer", self._answer_marked)
         unary = {
             "ServerLive": self._live,
             "ServerReady": self._ready,
@@ -68,15 +81,23 @@ class Inference:
                 "SystemSharedMemoryUnregister": self._shm_unregister,
             }
         handlers: Handlers = {name: calls.unary(name, f"{PACKAGE}{name}Request", f) for name, f in unary.items()}
+        unserved = UNSERVED if regions is not None else UNSERVED | MEMORY_OFF
+        handlers |= {name: calls.unserved(name, why) for name, why in unserved.items()}
         handlers["ModelInfer"] = calls.raw("ModelInfer", self._infer)
         handlers["ModelStreamInfer"] = calls.stream("ModelStreamInfer", self._stream, each=True)
         self.services = {SERVICE: handlers}
 
     async def _infer(self, data: bytes, exchange: RpcExchange) -> Answer:
-        reply, generation = await self._answer(data, exchange)
+        reply, generation, _ = await self._answer(data, exchange)
         return reply, exchange.about(generation)
 
-    async def _answer(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, Generation]:
+    async def _answer_marked(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, Generation]:
+        """The reply to a request of a stream."""
+        reply, generation, final = await self._answer(data, exchange)
+        return reply + kserve_rpc.IS_FINAL if final else reply, generation
+
+    async def _answer(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, Generation, bool]:
+        """The reply, what computed it, and whether it is to be marked as the last where it is one of a stream."""
         open_ = partial(kserve_rpc.Infer, data, self._templates, exchange.shared.options)
         infer = await exchange.opened(data, open_, self._templates)
         asked = infer.asked
@@ -87,7 +108,8 @@ class Inference:
             return inputs, asked.timeout_s
 
         result = await exchange.predict(asked, read, servable=False)
-        return kserve_rpc.encode(result.outputs, asked, result.generation.version, self._regions), result.generation
+        reply = kserve_rpc.encode(result.outputs, asked, result.generation.version, self._regions)
+        return reply, result.generation, infer.asked.final
 
     async def _answer_one(self, data: bytes, context: Any) -> tuple[bytes, Generation]:
         """One request of a stream."""

@@ -15,11 +15,11 @@ INT64, OBJECT = np.dtype(np.int64), np.dtype(object)
     ("fed", "wanted"),
     [
         (Fed("a", DENSE, INT64), Input("a", "int64")),
-        (Fed("a", DENSE, np.dtype(bool), (1,)), Input("a", "int64")),
-        (Fed("a", DENSE, np.dtype(np.float64), (2, 3)), Input("a", "float32", columns=6)),
+        (Fed("a", DENSE, np.dtype(bool), (1,)), Input("a", "int64", declared="bool", dims=[1])),
+        (Fed("a", DENSE, np.dtype(np.float64), (2, 3)), Input("a", "float32", 6, declared="float64", dims=[2, 3])),
         (Fed("a", DENSE, OBJECT, (4,)), Input("a", "string", columns=4)),
         (Fed("a", SPARSE, OBJECT), Input("a", "string", ragged=True)),
-        (Fed("a", PADDED, np.dtype(np.int32)), Input("a", "int64", ragged=True)),
+        (Fed("a", PADDED, np.dtype(np.int32)), Input("a", "int64", ragged=True, declared="int32")),
     ],
 )
 def test_the_packages_input_is_the_nearest_that_requests_can_bring(fed, wanted):

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from compiler.frameworks import keras, saved_model_pb2, tf
+from compiler.imports.foreign import open_source
 from compiler.imports.importer import import_model
 from processor.errors import BadInput, FreshetError, NotFound
 from tests.compiler.imports.foreign import refused, saved, without_deprecations
@@ -217,3 +218,32 @@ def test_models_whose_outputs_cannot_be_batched_are_refused(tmp_path, function, 
     module = Model()
     with pytest.raises(BadInput, match=message):
         import_model(saved(module, tmp_path / "model", module.score), tmp_path / "repository", "model")
+
+
+def test_an_asset_that_the_init_operation_does_not_read_is_no_error(tmp_path):
+    """As in TensorFlow Serving's own half_plus_two, a model of TensorFlow 1."""
+    v1, asset = tf.compat.v1, tmp_path / "foo.txt"
+    asset.write_text("asset-file-contents")
+    with without_deprecations(), tf.Graph().as_default(), v1.Session() as session:
+        serialized = v1.placeholder(tf.string, [None], name="tf_example")
+        x = tf.io.parse_example(serialized, {"x": tf.io.FixedLenFeature([1], tf.float32)})["x"]
+        a, b = (v1.Variable(value, use_resource=False) for value in (0.5, 2.0))
+        y = a * x + b
+        named = v1.Variable("old", trainable=False, collections=[], use_resource=False)
+        init, path = tf.group(named.assign("foo.txt")), v1.constant(str(asset))
+        session.run(v1.global_variables_initializer())
+        builder = v1.saved_model.Builder(str(tmp_path / "half"))
+        info = v1.saved_model.build_tensor_info
+        definition = v1.saved_model.build_signature_def({"x": info(x)}, {"y": info(y)}, "tensorflow/serving/predict")
+        v1.add_to_collection(v1.GraphKeys.ASSET_FILEPATHS, path)
+        builder.add_meta_graph_and_variables(
+            session,
+            ["serve"],
+            {"serving_default": definition},
+            assets_collection=v1.get_collection(v1.GraphKeys.ASSET_FILEPATHS),
+            main_op=init,
+        )
+        builder.save()
+    with open_source(tmp_path / "half", "serving_default") as opened:
+        assert [i.name for i in opened.inputs] == ["x"]
+        assert list(opened.outputs) == ["y"]

@@ -103,3 +103,32 @@ def test_passes_change_an_imported_graph_and_not_its_scores(ranker, tmp_path):
     with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
         reply = processor.process(PredictRequest("reshaped", {"user": user, "item": item, "price": price[:, 0]}))
     np.testing.assert_allclose(reply.outputs["score"], module.score(user, item, price)["score"], atol=1e-5)
+
+
+class Typed(tf.Module):
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.int32, name="hour"),
+            tf.TensorSpec([None], tf.bool, name="flag"),
+            tf.TensorSpec([None], tf.float64, name="price"),
+        ]
+    )
+    def serve(self, hour, flag, price):
+        score = tf.cast(price, tf.float32) + tf.cast(flag, tf.float32)
+        grid = tf.reshape(tf.stack([score] * 4, 1), [-1, 2, 2])
+        return {"score": score, "column": score[:, None], "grid": grid, "label": tf.cast(hour, tf.int64) * 2}
+
+
+def test_types_and_ranks_are_kept_as_the_model_declares_them(tmp_path):
+    model = Typed()
+    source = saved(model, tmp_path / "typed", model.serve)
+    imported = import_model(source, tmp_path, "served", options=ImportOptions(buckets=(1, 16)))
+    manifest = VersionReader(imported.folder).manifest
+    assert {i.name: (i.dtype, i.declared) for i in manifest.inputs} == {
+        "hour": ("int64", "int32"), "flag": ("int64", "bool"), "price": ("float32", "float64"),
+    }  # fmt: skip
+    assert {o.name: (o.columns, o.dims, o.dtype) for o in manifest.outputs} == {
+        "score": (1, [], "float32"), "column": (1, None, "float32"),
+        "grid": (4, [2, 2], "float32"), "label": (1, [], "int64"),
+    }  # fmt: skip
+    assert any("'label' is int64: computed as float32" in note for note in imported.report["notes"])

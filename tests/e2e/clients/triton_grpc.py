@@ -120,6 +120,11 @@ def stream(client, probe):
             assert error is None, error
             assert result.get_response().id == str(number)
             check(probe, result.as_numpy("score"))
+            assert "triton_final_response" not in result.get_response().parameters
+    client.async_stream_infer("small", inputs(probe), enable_empty_final_response=True)
+    result, error = replies.get(timeout=30)
+    assert error is None, error
+    assert result.get_response().parameters["triton_final_response"].bool_param
     client.stop_stream()
     client.start_stream(lambda result, error: replies.put((result, error)), headers={"triton_grpc_error": "true"})
     client.async_stream_infer("other", inputs(probe))

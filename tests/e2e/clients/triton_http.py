@@ -81,9 +81,12 @@ def refuse(client, probe):
     assert "not in the repository" in str(error(model_name="other"))
     assert "not loaded" in str(error(model_version="9"))
     assert "floats is missing" in str(error(inputs=inputs(probe)[:3]))
-    wrong = triton.InferInput("user", [5], "INT32")
-    wrong.set_data_from_numpy(probe.user.astype(np.int32))
-    assert "INT64 wanted, got 'INT32'" in str(error(inputs=[wrong, *inputs(probe)[1:]]))
+    narrow = triton.InferInput("user", [5], "INT32")
+    narrow.set_data_from_numpy(probe.user.astype(np.int32))
+    check(probe, client.infer("small", [narrow, *inputs(probe)[1:]]).as_numpy("score"))
+    wrong = triton.InferInput("user", [5], "FP32")
+    wrong.set_data_from_numpy(probe.user.astype(np.float32))
+    assert "INT64 wanted, got 'FP32'" in str(error(inputs=[wrong, *inputs(probe)[1:]]))
     assert "classification: not served" in str(error(outputs=[triton.InferRequestedOutput("score", class_count=1)]))
     assert "priority" in str(error(priority=-1))
 
@@ -139,6 +142,11 @@ def count(client):
     assert before["inference_stats"]["success"]["ns"] > 0
     assert before["inference_stats"]["fail"]["count"] > 0
     assert before["inference_stats"]["queue"]["count"] > 10
+    for phase in ("compute_input", "compute_infer", "compute_output"):
+        assert before["inference_stats"][phase]["count"] > 10
+    assert before["inference_stats"]["compute_infer"]["ns"] > 0
+    assert before["last_inference"] > 1.7e12
+    assert sum(batch["compute_infer"]["count"] for batch in before["batch_stats"]) > 0
     assert client.get_inference_statistics()["model_stats"][0]["name"] == "small"
 
 

@@ -360,3 +360,41 @@ def test_second_copies_of_tables_survive_the_file():
 
 def test_a_manifest_without_transforms_can_be_read_by_a_server_from_before_them():
     assert b"transforms" not in GOOD.to_json()
+
+
+def test_what_an_imported_model_declares_is_kept_and_others_have_no_such_keys():
+    plain = dataclasses.replace(manifest(), executables=[])
+    for entry in (*json.loads(plain.to_json())["inputs"], *json.loads(plain.to_json())["outputs"]):
+        assert not {"declared", "dims"} & set(entry)
+    assert "dtype" not in json.loads(plain.to_json())["outputs"][0]
+    user, tags, floats = plain.inputs
+    made = dataclasses.replace(
+        plain,
+        inputs=[
+            dataclasses.replace(user, declared="int32", dims=[1]),
+            tags,
+            dataclasses.replace(floats, declared="float64", dims=[2, 2]),
+        ],
+        outputs=[Output("score", dims=[], dtype="int64")],
+    )
+    assert Manifest.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"inputs": {"declared": "float64"}}, "manifest.inputs[user].declared: expected one of"),
+        ({"inputs": {"dims": [2]}}, "manifest.inputs[user].dims: expected sizes whose product is 1, got [2]"),
+        ({"inputs": {"dims": [-1, -1]}}, "manifest.inputs[user].dims"),
+        ({"outputs": {"dims": [2]}}, "manifest.outputs[score].dims: expected sizes whose product is 1, got [2]"),
+        ({"outputs": {"dims": [1] * 8}}, "manifest.outputs[score].dims"),
+        ({"outputs": {"dtype": "string"}}, "manifest.outputs[score].dtype: expected one of"),
+    ],
+)
+def test_what_a_model_cannot_declare_is_refused(changes, told):
+    document = json.loads(dataclasses.replace(manifest(), executables=[]).to_json())
+    for part, values in changes.items():
+        document[part][0].update(values)
+    with pytest.raises(BadInput) as caught:
+        Manifest.from_json(json.dumps(document).encode())
+    assert told in str(caught.value)

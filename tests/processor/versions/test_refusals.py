@@ -231,7 +231,7 @@ def test_a_file_that_is_still_being_copied_is_not_tried(tmp_path):
     clock, folder = FakeClock(), tmp_path / "1"
     folder.mkdir()
     (folder / "model.json").write_text("{}")
-    refusals = Refusals(tmp_path, clock)
+    refusals = Refusals(lambda number: tmp_path / str(number), clock)
     refusals.note(1, refusals.worth_a_try(1))
     assert refusals.worth_a_try(1) is None
     for size in (1, 2, 3):
@@ -254,7 +254,7 @@ def test_what_waits_is_tried_later_and_later_and_at_once_after_it_was_served(tmp
     clock, folder = FakeClock(), tmp_path / "1"
     folder.mkdir()
     (folder / "model.json").write_text("{}")
-    refusals = Refusals(tmp_path, clock)
+    refusals = Refusals(lambda number: tmp_path / str(number), clock)
     waited = []
     for _ in range(12):
         refusals.wait(1)

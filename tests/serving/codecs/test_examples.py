@@ -93,3 +93,28 @@ def test_any_json_is_read_or_refused_with_an_error_of_ours(given, context):
             columns(given, context, manifest)
         except FreshetError:
             continue
+
+
+def test_examples_that_differ_in_nothing_have_a_row_each():
+    given = columns([{}, {}, {}], {"ids": [1, 2], "x": [0.5, 1]})
+    assert max(len(column) for column in given.values()) == 3
+    # One of them is enough: the other is sent, and looked up, once.
+    assert sorted(len(column) for column in given.values()) == [1, 3]
+
+
+def test_a_null_is_missing_as_in_training_and_an_object_is_named():
+    found, _ = examples.of_json([{"x": [10, None], "name": ["a", None]}], {})
+    assert found[0]["name"] == [b"a", b""]
+    assert found[0]["x"][0] == 10
+    assert found[0]["x"][1] != found[0]["x"][1]
+    with pytest.raises(BadInput, match=r"examples\[0\]\.x: numbers, or strings, wanted, got an object"):
+        examples.of_json([{"x": [10, {"y": 1}]}], {})
+    with pytest.raises(BadInput, match=r"examples\[0\]\.x: numbers, or strings, wanted, got both"):
+        examples.of_json([{"x": [10, "a"]}], {})
+
+
+def test_booleans_are_whole_numbers_in_examples():
+    found, _ = examples.of_json([{"x": [1, True, False]}, {"x": True}], {})
+    assert [e["x"] for e in found] == [[1, 1, 0], [1]]
+    with pytest.raises(BadInput, match=r"examples\[0\]\.x"):
+        examples.of_json([{"x": [1.5, True]}], {})

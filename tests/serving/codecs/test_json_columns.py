@@ -81,3 +81,24 @@ def test_columns_are_whole():
 def test_a_value_of_another_type_is_shown_as_json_writes_it(value, shown):
     with pytest.raises(BadInput, match=re.escape(f"ids: JSON Value: {shown} (")):
         column(Input("ids", "int64"), [value])
+
+
+# null: what docs/reference/data.md says of a null in training data.
+
+
+def test_null_is_a_missing_float_string_or_list():
+    floats = column(Input("price", "float32", columns=2), [[1.5, None], [None, 2]], plain=True)
+    np.testing.assert_array_equal(floats, np.array([[1.5, np.nan], [np.nan, 2]], np.float32))
+    assert column(Input("name", "string"), ["a", None]).tolist() == [b"a", b""]
+    ragged = column(Input("seen", "int64", ragged=True), [[1, 2], None, [3]], plain=True)
+    assert (ragged.values.tolist(), ragged.row_splits.tolist()) == ([1, 2, 3], [0, 2, 2, 3])
+
+
+@pytest.mark.parametrize("spec", [Input("id", "int64"), Input("id", "int64", ragged=True)])
+def test_null_is_no_id(spec):
+    with pytest.raises(BadInput) as caught:
+        column(spec, [[1, None]] if spec.ragged else [1, None])
+    assert str(caught.value) == (
+        "id: JSON Value: null (null, value 1) is not of expected type: DT_INT64; "
+        "null is a missing float, string or list, an id cannot be missing"
+    )

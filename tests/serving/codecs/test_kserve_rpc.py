@@ -98,7 +98,7 @@ def test_a_like_request_for_another_manifest_is_read_anew():
         (lambda r: r.raw_input_contents.append(b""), "raw_input_contents: 2 wanted, one for each input, got 3"),
         (lambda r: r.inputs[0].contents.int64_contents.append(1), "none wanted beside raw_input_contents"),
         (lambda r: r.inputs[0].shape.append(1), "inputs[ids].shape: [n, 3] wanted"),
-        (lambda r: setattr(r.inputs[0], "datatype", "INT32"), "inputs[ids].datatype: INT64 wanted, got 'INT32'"),
+        (lambda r: setattr(r.inputs[0], "datatype", "FP64"), "inputs[ids].datatype: INT64 wanted, got 'FP64'"),
         (lambda r: setattr(r.inputs[0], "name", "other"), "one of ids, floats, each once, wanted"),
         (lambda r: r.inputs.pop(), "raw_input_contents: 1 wanted"),
         (lambda r: r.outputs.add(name="other"), "outputs[0]: one of score, each once, wanted"),

@@ -105,7 +105,7 @@ def test_nan_and_infinity_are_numbers():
         ({"instances": [{"ids": [1, 2, [3]], "floats": [1, 2]}]}, "(a list, value 2)"),
         ({"instances": [{"ids": [1, 2, 3], "floats": [1, "2"]}]}, "not of expected type: DT_FLOAT"),
         ({"instances": [{"ids": [1, 2, 3], "floats": [1, 1e39]}]}, "without loss of precision"),
-        ({"instances": [{"ids": [1, 2, 3], "floats": [1, None]}]}, "null"),
+        ({"instances": [{"ids": [1, 2, None], "floats": [1, 2]}]}, "null"),
         ({"instances": [{"ids": 5, "floats": [1, 2]}]}, "shape [n, 3] wanted, got a number at item 0"),
         ({"inputs": {"ids": 5, "floats": [[1, 2]]}}, "a list of shape [n, 3] wanted, got a number"),
         ({"signature_name": 3, "inputs": []}, "'signature_name' key must be a string"),

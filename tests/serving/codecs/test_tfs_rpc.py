@@ -123,7 +123,10 @@ def test_versions_labels_and_signatures_are_asked_for():
         (lambda r: setattr(r.model_spec.version, "value", -1), "model_spec.version: 0 or more wanted"),
         (lambda r: r.inputs.pop("ids"), "Missing but required: {ids}"),
         (lambda r: r.inputs["more"].MergeFrom(r.inputs["ids"]), "Sent extra: {'more'}"),
-        (lambda r: setattr(r.inputs["ids"], "dtype", 3), "ids: Expects arg[0] to be DT_INT64 but DT_INT32 is provided"),
+        (
+            lambda r: setattr(r.inputs["ids"], "dtype", 2),
+            "ids: Expects arg[0] to be DT_INT64 but DT_DOUBLE is provided",
+        ),
         (lambda r: setattr(r.inputs["ids"], "dtype", 77), "DT_INT64 but 77 is provided"),
         (lambda r: setattr(r.inputs["ids"].tensor_shape, "unknown_rank", True), "unknown rank"),
         (lambda r: setattr(r.inputs["ids"].tensor_shape.dim[0], "size", -1), "dimensions from 0"),

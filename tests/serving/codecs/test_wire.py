@@ -99,3 +99,18 @@ def test_a_bomb_is_inflated_no_further_than_its_limit():
     finally:
         tracemalloc.stop()
     assert peak < 8 << 20
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"instances": [1, 2,]}', "JSON Parse error: trailing comma is not allowed at offset: 19, got ',]}'"),
+        (b'{"instances": tru}', "JSON Parse error: invalid literal, expected 'true' at offset: 14, got 'tru}'"),
+        (b'{"instances": ', "JSON Parse error: unexpected end of data at offset: 14, got the end"),
+        ('{"ü": x1}'.encode(), "JSON Parse error: unexpected character, expected a JSON value at offset: 6, got 'x1}'"),
+    ],
+)
+def test_a_parse_error_says_what_was_met(body, told):
+    with pytest.raises(BadInput) as caught:
+        wire.load_json(body)
+    assert str(caught.value) == told

@@ -89,7 +89,7 @@ class Room:
     def served(self):
         """model/version -> successes, rows, failures."""
         counts = self.submitter.served.snapshot()
-        return {of: (successes, rows, failures) for of, (successes, _, rows, failures, _) in counts.items()}
+        return {of: (successes, rows, failures) for of, (successes, _, rows, failures, *_) in counts.items()}
 
 
 def test_an_answered_prediction_counts_for_what_answered_it():

@@ -56,7 +56,8 @@ def host(tmp_path):
 
 @pytest.fixture
 def control(host, tmp_path):
-    served = {"ctr/3": [4, 1000, 256, 1, 50]}
+    batches = {"64": [2.0, 30.0, 60.0, 10.0], "128": [1.0, 5.0, 5.0, 5.0]}
+    served = {"ctr/3": [4, 1000, 256, 1, 50, 100, 200, 20, batches, {"a": 5, "b": 9}]}
     return ModelControl(lambda: host, lambda: served, lambda: Repository(tmp_path), {"mine": {"models": ["cvr"]}})
 
 
@@ -146,6 +147,12 @@ def test_statistics_are_those_of_a_models_versions_and_group(control):
     assert ctr["inference_stats"]["success"] == {"count": 4, "ns": 1000}
     assert ctr["inference_stats"]["fail"] == {"count": 1, "ns": 50}
     assert ctr["inference_stats"]["queue"] == {"count": 4, "ns": 500_000_000}
+    assert ctr["inference_stats"]["compute_infer"] == {"count": 4, "ns": 200}
+    assert ctr["inference_stats"]["compute_output"] == {"count": 4, "ns": 20}
+    assert ctr["last_inference"] == 9
+    assert [(b["batch_size"], b["compute_infer"]) for b in ctr["batch_stats"]] == [
+        (64, {"count": 2, "ns": 60}), (128, {"count": 1, "ns": 5}),
+    ]  # fmt: skip
     everything = control("statistics", {"model": "", "version": None})["model_stats"]
     assert [entry["name"] for entry in everything] == ["ctr", "cvr", "held"]
     assert everything[1]["execution_count"] == 7

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.e2e
 
 # A path of each action; a body goes with what is posted.
 PATHS = {
-    "live": "GET /healthz",
+    "live": "GET /v2/health/live",
+    "up": "GET /healthz",
     "ready": "GET /v2/health/ready",
     "predict": "POST /v1/models/ctr:predict",
     "classify": "POST /v1/models/ctr/versions/3:classify",

@@ -43,7 +43,8 @@ def test_a_body_is_of_a_length_or_chunked_or_not_there():
         ((b"connection: Close",), b"GET / HTTP/1.1", False),
         ((b"connection: upgrade, close",), b"GET / HTTP/1.1", False),
         ((b"connection: upgrade", b"connection: close"), b"GET / HTTP/1.1", False),
-        ((b"connection: keep-alive",), b"GET / HTTP/1.0", False),
+        ((b"connection: keep-alive",), b"GET / HTTP/1.0", True),
+        ((b"connection: keep-alive, close",), b"GET / HTTP/1.0", False),
     ],
 )
 def test_a_connection_is_kept_as_its_client_says(lines, line, kept):

@@ -11,7 +11,8 @@ from serving.http.paths import Route, parse
 @pytest.mark.parametrize(
     ("path", "route"),
     [
-        ("/healthz", Route("live")),
+        ("/healthz", Route("up")),
+        ("/monitoring/prometheus/metrics", Route("metrics")),
         ("/", Route("root")),
         ("/docs", Route("docs")),
         ("/metrics", Route("metrics")),

@@ -145,7 +145,7 @@ def test_pipelined_requests_are_answered_in_order_whatever_they_ask_for(address)
     replies = request(address, data, replies=5)
     assert [r[0] for r in replies] == [200] * 5
     assert [np.ravel(r[2]["predictions"])[0] for r in replies if "predictions" in r[2]] == [0, 1, 2, 3]
-    assert replies[2][2] == {"live": True, "ready": True}
+    assert replies[2][2] == {"live": True}
 
 
 def test_connection_close_is_kept(address):
@@ -217,6 +217,18 @@ def test_older_http_and_expect_continue_go_through_asgi_with_the_same_answer(add
         while chunk := connection.recv(65536):
             data += chunk
     assert data.endswith(b"[[7.5]]}")
+
+
+def test_http_1_0_keeps_its_connection_where_it_asks_for_that(address):
+    with socket.create_connection(address, timeout=30) as connection:
+        file = connection.makefile("rb")
+        for _ in range(2):
+            connection.sendall(post(version=b"1.0", connection=b"Keep-Alive"))
+            status, headers, document = read_reply(file)
+            assert (status, document, headers["connection"]) == (200, SCORED, "keep-alive")
+        connection.sendall(post(version=b"1.0"))
+        assert read_reply(file)[:2][1]["connection"] == "close"
+        assert file.read() == b""
 
 
 def test_a_gzip_body_and_the_other_protocol_are_read(address):

@@ -8,6 +8,7 @@ import pytest
 from processor.versions.routes import VersionStatus
 from serving.loading.auto_import import LOOK_EVERY_S, REST_S, SETTLED_S, AutoImporter
 from serving.loading.import_process import UNKNOWN, ImportLimits
+from tests.packages import write_package
 
 LIMITS = ImportLimits(600.0, 60, 1 << 30)
 
@@ -317,3 +318,15 @@ def test_a_pipe_in_the_place_of_a_manifest_is_called_what_it_is(root, start):
     bench.look()
     (line,) = bench.look(SETTLED_S)
     assert line.endswith("file wanted, got model.json (no regular file)")
+
+
+def test_what_is_passed_over_of_a_config_pbtxt_is_said_once_a_version(root, start):
+    write_package(root)
+    (root / "small" / "config.pbtxt").write_text('max_batch_size: 8\noutput { name: "OUTPUT0" }\n')
+    bench = start()
+    said = [line for _ in range(3) for line in bench.look()]
+    assert said == [
+        "small: config.pbtxt: expected outputs of the model, score, got 'OUTPUT0'",
+        "small: config.pbtxt is read for names alone; passed over: "
+        "max_batch_size (requests are batched up to what costs allow)",
+    ]

@@ -1,7 +1,8 @@
 import grpc
 import pytest
 
-from tests.serving.rpc.live import WAIT_S, Live, request, scores
+from serving.codecs.messages import message
+from tests.serving.rpc.live import WAIT_S, Live, refused, request, scores
 
 
 def test_a_prediction_names_what_answered_it():
@@ -28,3 +29,33 @@ def test_a_stream_keeps_the_order_of_its_requests_and_its_errors_in_it():
         with pytest.raises(grpc.RpcError) as caught:
             list(stream)
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_the_last_reply_of_a_stream_is_marked_where_the_client_asks_for_that():
+    marked = request(rows=2)
+    marked.parameters["triton_enable_empty_final_response"].bool_param = True
+    with Live() as live:
+        # The second of each kind is read by its template.
+        made = [marked, request(rows=2), marked, request(rows=2)]
+        replies = [reply.infer_response for reply in live.stream(iter(made), timeout=WAIT_S)]
+        assert [dict(reply.parameters) != {} for reply in replies] == [True, False, True, False]
+        assert replies[0].parameters["triton_final_response"].bool_param is True
+        assert [scores(reply) for reply in replies] == [scores(replies[1])] * 4
+        assert not live.infer(marked, timeout=WAIT_S).parameters
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("SystemSharedMemoryStatus", "shared memory is not served; --shared-memory on turns it on"),
+        ("CudaSharedMemoryRegister", "CUDA shared memory is not served"),
+        ("TraceSetting", "trace settings are not served"),
+        ("LogSettings", "the option log_level sets them"),
+    ],
+)
+def test_what_triton_has_besides_is_refused_with_what_there_is_instead(method, told):
+    with Live() as live:
+        call = live.unary(f"/inference.GRPCInferenceService/{method}", "inference.ServerLiveResponse")
+        error = refused(call, message("inference.ServerLiveRequest")())
+        assert error.code() == grpc.StatusCode.UNIMPLEMENTED
+        assert told in error.details()

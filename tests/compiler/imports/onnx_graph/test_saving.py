@@ -192,7 +192,10 @@ def test_models_of_other_floats_are_computed_in_them(dtype, tmp_path):
     weight = np.ones(2, np.float16 if dtype == "float16" else np.float64)
     reader, report = imported(written(tmp_path / "m.onnx", text, w=weight), tmp_path)
     assert [i.dtype for i in reader.manifest.inputs] == ["float32"]
-    assert any("replied as float32" in note for note in report["notes"])
+    assert [(i.declared, o.dtype) for i, o in zip(reader.manifest.inputs, reader.manifest.outputs)] == [
+        ("float16", "float16") if dtype == "float16" else ("float64", "float64")
+    ]
+    assert any("computed as float32" in note for note in report["notes"])
 
 
 def test_two_inputs_whose_plain_names_are_the_same_are_refused(tmp_path):

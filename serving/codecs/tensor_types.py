@@ -1,0 +1,167 @@
+"""Tensor types on the wire: what each is called and held in, and which an input takes.
+
+The engine computes on int64, float32 and strings. A model that was imported may have declared others (Input.declared,
+Output.dtype): those are what metadata name, what replies hold and what requests may hold. Beside its declared type an
+input takes what converts without loss: any smaller type, or a larger one whose values all fit. What does not fit is
+refused by the input's name. A float64 that the model itself declared is rounded, as the engine computes it in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.errors import BadInput
+from processor.package.manifest import Input, Manifest, Output
+
+
+class TensorType(NamedTuple):
+    """One type. number, dt, field: in TensorFlow's messages. datatype, contents: in KServe's. config: in Triton's
+    configuration. dtype: little-endian numpy; None for strings."""
+
+    name: str
+    number: int
+    dt: str
+    field: str
+    datatype: str
+    contents: str
+    config: str
+    dtype: np.dtype[Any] | None
+
+
+def _type(
+    name: str, number: int, dt: str, field: str, datatype: str, contents: str, code: str | None, config: str = ""
+) -> TensorType:
+    dtype = None if code is None else np.dtype(code)
+    return TensorType(name, number, dt, field, datatype, contents, f"TYPE_{config or datatype}", dtype)
+
+
+ALL = (
+    _type("float32", 1, "DT_FLOAT", "float_val", "FP32", "fp32_contents", "<f4"),
+    _type("float64", 2, "DT_DOUBLE", "double_val", "FP64", "fp64_contents", "<f8"),
+    _type("int32", 3, "DT_INT32", "int_val", "INT32", "int_contents", "<i4"),
+    _type("uint8", 4, "DT_UINT8", "int_val", "UINT8", "uint_contents", "u1"),
+    _type("int16", 5, "DT_INT16", "int_val", "INT16", "int_contents", "<i2"),
+    _type("int8", 6, "DT_INT8", "int_val", "INT8", "int_contents", "i1"),
+    _type("string", 7, "DT_STRING", "string_val", "BYTES", "bytes_contents", None, "STRING"),
+    _type("int64", 9, "DT_INT64", "int64_val", "INT64", "int64_contents", "<i8"),
+    _type("bool", 10, "DT_BOOL", "bool_val", "BOOL", "bool_contents", "?"),
+    _type("uint16", 17, "DT_UINT16", "int_val", "UINT16", "uint_contents", "<u2"),
+    _type("float16", 19, "DT_HALF", "half_val", "FP16", "", "<f2"),
+    _type("uint32", 22, "DT_UINT32", "uint32_val", "UINT32", "uint_contents", "<u4"),
+    _type("uint64", 23, "DT_UINT64", "uint64_val", "UINT64", "uint64_contents", "<u8"),
+)
+BY_NAME = {t.name: t for t in ALL}
+BY_NUMBER = {t.number: t for t in ALL}
+BY_DATATYPE = {t.datatype: t for t in ALL}
+# A float32 holds every whole number up to here, and not all beyond.
+EXACT = 1 << 24
+
+
+def declared(spec: Input | Output) -> TensorType:
+    """Return the type that the model itself declared."""
+    return BY_NAME[spec.declared or spec.dtype] if isinstance(spec, Input) else BY_NAME[spec.dtype]
+
+
+def takes(spec: Input, sent: TensorType) -> bool:
+    """Tell whether an input takes tensors of a type, if their values fit."""
+    if (spec.dtype == "string") != (sent.dtype is None):
+        return False
+    return sent.dtype is None or spec.dtype == "float32" or sent.dtype.kind != "f"
+
+
+def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values as the engine takes them, int64 or float32.
+
+    Raises:
+        BadInput: A value would be another one in the type that the model declared.
+    """
+    ours, own = np.dtype(spec.dtype), declared(spec).dtype
+    assert own is not None, "numbers"
+    if values.dtype != ours and not (values.dtype == own or np.can_cast(values.dtype, ours)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = values.astype(ours)
+            exact = (made.astype(values.dtype) == values) | (values != values)
+        if ours.kind == "f" and values.dtype.kind in "iu":
+            exact &= (values <= EXACT) & (values >= -EXACT if values.dtype.kind == "i" else True)
+        elif ours.kind == "i":
+            exact = values <= np.iinfo(np.int64).max
+        _refuse(spec, values, exact)
+        values = made
+    return _within(spec, values, own).astype(ours, copy=False)
+
+
+def within(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
+    """Return int64 or float32 values, which a narrower declared type has to hold; raise BadInput otherwise."""
+    own = BY_NAME[spec.declared].dtype if spec.declared else None
+    return values if own is None else _within(spec, values, own)
+
+
+def _within(spec: Input, values: NDArray[Any], own: np.dtype[Any]) -> NDArray[Any]:
+    if spec.dtype == "int64" and own.itemsize < 8 and values.dtype != own and len(values):
+        low, high = (0, 1) if own.kind == "b" else (np.iinfo(own).min, np.iinfo(own).max)
+        if values.min() < low or values.max() > high:
+            _refuse(spec, values, (values >= low) & (values <= high))
+    return values
+
+
+def _refuse(spec: Input, values: NDArray[Any], fits: NDArray[np.bool_]) -> None:
+    flat = np.ravel(fits)
+    if not flat.all():
+        at = int(np.argmin(flat))
+        value = np.ravel(values)[at]
+        raise BadInput(f"{spec.name}: expected values that {declared(spec).dt} holds, got {value} (value {at})")
+
+
+def plain(manifest: Manifest) -> bool:
+    """Tell whether all outputs are float32 [n, columns], as the engine computes them."""
+    return all(o.dims is None and o.dtype == "float32" for o in manifest.outputs)
+
+
+def as_declared(outputs: dict[str, NDArray[np.float32]], manifest: Manifest) -> dict[str, NDArray[Any]]:
+    """Return a reply's outputs in the shapes and types that the model declared.
+
+    Args:
+        outputs: What the engine computed, float32 [n, columns] each.
+        manifest: The model's.
+    """
+    if plain(manifest):
+        return outputs
+    found: dict[str, NDArray[Any]] = {}
+    for spec in manifest.outputs:
+        array = outputs[spec.name]
+        if spec.dims is not None:
+            array = array.reshape(len(array), *spec.dims)
+        own = declared(spec).dtype
+        assert own is not None, "outputs are numbers"
+        found[spec.name] = array if own == array.dtype else _cast(array, own)
+    return found
+
+
+def _cast(array: NDArray[np.float32], own: np.dtype[Any]) -> NDArray[Any]:
+    if own.kind == "b":
+        return array > 0.5
+    return np.rint(array).astype(own) if own.kind in "iu" else array.astype(own)
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str:
+    """Return the KServe name of the type of an output's array."""
+    return BY_NAME[dtype.name].datatype
+
+
+def row_of(spec: Input) -> list[int]:
+    """Return the shape of a row of an input that is not ragged."""
+    return spec.dims if spec.dims is not None else [spec.columns] if spec.columns else []
+
+
+def fits(spec: Input, shape: list[int]) -> bool:
+    """Tell whether a tensor's shape, rows first, is one of an input that is not ragged."""
+    row = shape[1:]
+    return row in ([[spec.columns]] if spec.columns else [[], [1]]) or (spec.dims is not None and row == spec.dims)
+
+
+def dims_of(spec: Output) -> list[int]:
+    """Return the shape of an output's row."""
+    return [spec.columns] if spec.dims is None else list(spec.dims)

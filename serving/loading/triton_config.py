@@ -1,0 +1,127 @@
+"""Triton's config.pbtxt beside a model: what of it is checked, what is passed over, said in one line each.
+
+Names of inputs and outputs are compared with the model's. All else follows from the model or is set elsewhere, and is
+named, so that nobody takes it for obeyed. Untrusted text: it is bounded, and nothing of it is acted upon.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from processor.errors import BadInput
+from processor.package.manifest import Manifest
+
+CONFIG = "config.pbtxt"
+MAX_NBYTES = 256 << 10
+MAX_DEPTH = 16
+MAX_SHOWN = 12
+TOKEN = re.compile(r"""\s+|\#[^\n]*|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<word>[\w.+-]+)|(?P<mark>.)""")
+OPENING = {"{": "}", "<": ">"}
+READ = {"name", "platform", "backend", "default_model_filename", "input", "output"}
+INSTEAD = {
+    "max_batch_size": "requests are batched up to what costs allow",
+    "version_policy": 'versions = "all" and the like under [model.NAME] of the server\'s TOML file',
+    "dynamic_batching": "nothing to set",
+    "instance_group": "sessions and workers of the server",
+    "model_warmup": "warm-up is by recorded requests",
+    "parameters": "no backend reads them",
+    "optimization": "the compiler chooses",
+}
+
+Fields = dict[str, list[Any]]
+"""Of a message: by name, all of its values; a text, a word, or fields."""
+
+
+def parse(text: str) -> Fields:
+    """Return the fields of a protobuf text; raise BadInput for what is none."""
+    tokens = _tokens(text)
+    fields, end = _fields(tokens, "", 0)
+    if end:
+        raise BadInput(f"{CONFIG}: expected a field, got {end!r}")
+    return fields
+
+
+def remarks(text: str, manifest: Manifest | None) -> list[tuple[bool, str]]:
+    """Return what is to be said of a config.pbtxt: whether it is an error, and the line.
+
+    Args:
+        text: The file.
+        manifest: The model's newest version; None while there is none.
+    """
+    try:
+        fields = parse(text)
+    except BadInput as error:
+        return [(True, f"{error}; it is passed over")]
+    said = []
+    if manifest is not None:
+        sides = (("input", [i.name for i in manifest.inputs]), ("output", [o.name for o in manifest.outputs]))
+        for side, known in sides:
+            named = [n for entry in fields.get(side, ()) if isinstance(entry, dict) for n in entry.get("name", ())]
+            odd = [n for n in named if str(n) not in known and not str(n).endswith(".row_splits")]
+            if odd:
+                there = ", ".join(known[:MAX_SHOWN])
+                said.append((True, f"{CONFIG}: expected {side}s of the model, {there}, got {str(odd[0])[:64]!r}"))
+    passed = [f"{name[:64]} ({INSTEAD[name]})" if name in INSTEAD else name[:64] for name in fields if name not in READ]
+    if passed:
+        more = f", and {len(passed) - MAX_SHOWN} more" if len(passed) > MAX_SHOWN else ""
+        said.append((False, f"{CONFIG} is read for names alone; passed over: {', '.join(passed[:MAX_SHOWN])}{more}"))
+    return said
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    for match in TOKEN.finditer(text):
+        if match.lastgroup is not None:
+            yield match.lastgroup, match[0]
+
+
+def _fields(tokens: Iterator[tuple[str, str]], closing: str, depth: int) -> tuple[Fields, str]:
+    """The fields up to the mark that closes them; and a mark that closes nothing, "" where all is well."""
+    fields: Fields = {}
+    for kind, token in tokens:
+        if token in (",", ";"):
+            continue
+        if kind == "mark" and token == closing:
+            return fields, ""
+        if kind != "word":
+            return fields, token
+        fields.setdefault(token, []).extend(_value(tokens, token, depth))
+    if closing:
+        raise BadInput(f"{CONFIG}: expected {closing!r}, got the end")
+    return fields, ""
+
+
+def _value(tokens: Iterator[tuple[str, str]], name: str, depth: int) -> list[Any]:
+    if depth > MAX_DEPTH:
+        raise BadInput(f"{CONFIG}: expected at most {MAX_DEPTH} levels, got more")
+    kind, token = next(tokens, ("", "the end"))
+    if token == ":":
+        kind, token = next(tokens, ("", "the end"))
+    if token in OPENING:
+        found, odd = _fields(tokens, OPENING[token], depth + 1)
+        if odd:
+            raise BadInput(f"{CONFIG}: expected a field of {name[:64]!r}, got {odd[:64]!r}")
+        return [found]
+    if token == "[":
+        return _list(tokens, name, depth)
+    if kind == "text":
+        return [token[1:-1]]
+    if kind != "word":
+        raise BadInput(f"{CONFIG}: expected a value of {name[:64]!r}, got {token[:64]!r}")
+    return [token]
+
+
+def _list(tokens: Iterator[tuple[str, str]], name: str, depth: int) -> list[Any]:
+    values: list[Any] = []
+    for kind, token in tokens:
+        if token == "]":
+            return values
+        if token in OPENING:
+            found, odd = _fields(tokens, OPENING[token], depth + 1)
+            if odd:
+                raise BadInput(f"{CONFIG}: expected a field of {name[:64]!r}, got {odd[:64]!r}")
+            values.append(found)
+        elif kind != "mark":
+            values.append(token[1:-1] if kind == "text" else token)
+    raise BadInput(f"{CONFIG}: expected ']' after {name[:64]!r}, got the end")

@@ -1,0 +1,61 @@
+"""Suites of TensorFlow Serving, the Open Inference Protocol and Triton, asked of one live server.
+
+Each suite holds its floor, and each miss is one that its table names with the reason (docs/reference/peer-suites.md).
+"""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow", reason="the suites' models are imported, which needs the train extra")
+
+import grpc
+
+from tests.e2e.servers import ALONE, LiveServer
+from tests.peers import oip_suite, tfs_grpc_suite, tfs_rest_suite, triton_suite
+from tests.peers.expectations import count
+from tests.peers.peer_models import write_peer_models
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.tensorflow]
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "peer-suites.md"
+# Suite -> its expectations, how many hold, and the share that has to: what was asked for in the first place.
+SUITES = {
+    "TensorFlow Serving REST": (tfs_rest_suite.SUITE, 87, 77 / 92),
+    "TensorFlow Serving gRPC": (tfs_grpc_suite.SUITE, 31, 28 / 35),
+    "Open Inference Protocol": (oip_suite.SUITE, 48, 1.0),
+    "Triton QA": (triton_suite.SUITE, 45, 45 / 46),
+}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("peers")
+    write_peer_models(folder / "repository")
+    options = (*ALONE, "--shared-memory", "on")
+    with LiveServer(folder / "repository", *options, log=folder / "serve.log") as server:
+        assert server.post_json("/admin/models/default/labels/stable", {"version": 123}, "PUT")[0] == 200
+        with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as server.channel:
+            yield server
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_of_a_peer_holds_its_floor_and_every_miss_is_argued(live, name, record_property):
+    suite, held, share = SUITES[name]
+    names = [expectation.name for expectation in suite]
+    assert len(set(names)) == len(names)
+    counted = count(suite, live)
+    record_property("held", f"{counted.held} of {counted.asked}")
+    print(f"{name}: {counted.held} of {counted.asked}", *counted.misses, sep="\n  ")
+    assert not counted.wrong, "\n".join(counted.wrong)
+    assert counted.held == held, "the floor, and the page, are to say so"
+    assert counted.held / counted.asked >= share
+
+
+def test_the_page_has_the_counts_and_every_reason():
+    page = " ".join(PAGE.read_text().split())
+    for name, (suite, held, _) in SUITES.items():
+        line = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| {name} |"))
+        assert line.split("|")[3:5] == [f" {held} ", f" {len(suite)} "]
+        for expectation in suite:
+            assert expectation.miss in page, expectation.name

@@ -1,0 +1,262 @@
+"""Types that a model declared: what requests may hold, what replies hold, the same in every dialect."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from processor.errors import BadInput
+from processor.package.manifest import Feature, Input, Manifest, Output
+from serving.codecs import kserve, kserve_rpc, tfs_rest, tfs_rpc
+from serving.codecs.messages import message
+from serving.codecs.templates import Templates
+from serving.codecs.tensor_types import ALL, BY_NAME, as_declared, converted, declared, takes
+from serving.front import catalog
+
+NUMBERS = [t for t in ALL if t.dtype is not None]
+INPUTS = [
+    Input("hour", "int64", declared="int32"),
+    Input("flag", "int64", declared="bool"),
+    Input("price", "float32", columns=2, declared="float64"),
+    Input("weight", "float32"),
+]
+OUTPUTS = [Output("score", dims=[]), Output("label", dims=[], dtype="int64"), Output("grid", 4, dims=[2, 2])]
+
+
+def make_manifest(inputs=INPUTS, outputs=OUTPUTS):
+    features = [Feature(i.name, "floats" if i.dtype == "float32" else "id", i.name, offset=0, width=1) for i in inputs]
+    return Manifest("ctr", 1, "imported", 0.0, inputs, features, [], outputs, 1, {}, {})
+
+
+MANIFEST = make_manifest()
+COMPUTED = {
+    "score": np.array([[0.25], [0.5]], np.float32),
+    "label": np.array([[7.0], [-2.0]], np.float32),
+    "grid": np.arange(8, dtype=np.float32).reshape(2, 4),
+}
+
+
+def rpc(**arrays):
+    request = message("tensorflow.serving.PredictRequest")()
+    request.model_spec.name = "ctr"
+    for name, array in arrays.items():
+        kind = next(t for t in NUMBERS if t.dtype == array.dtype)
+        into = request.inputs[name]
+        into.dtype = kind.number
+        for size in array.shape:
+            into.tensor_shape.dim.add(size=size)
+        into.tensor_content = array.tobytes()
+    return request.SerializeToString()
+
+
+def columns(templates=None, manifest=MANIFEST, **changed):
+    sent = {
+        "hour": np.array([3, 4], np.int32),
+        "flag": np.array([True, False]),
+        "price": np.array([[0.1, 2], [3, 4]]),
+        "weight": np.array([1, 2], np.float32),
+    } | changed
+    sent = {name: array for name, array in sent.items() if array is not None}
+    return tfs_rpc.Predict(rpc(**sent), templates or Templates()).columns(manifest)
+
+
+def test_declared_types_come_over_grpc_as_they_are():
+    found = columns()
+    assert found["hour"].tolist() == [3, 4]
+    assert found["flag"].tolist() == [1, 0]
+    np.testing.assert_array_equal(found["price"], np.array([[0.1, 2], [3, 4]], np.float32))
+    assert {n: str(a.dtype) for n, a in found.items()} == {
+        "hour": "int64", "flag": "int64", "price": "float32", "weight": "float32",
+    }  # fmt: skip
+
+
+def test_other_types_are_taken_where_nothing_is_lost():
+    found = columns(hour=np.array([3, 4]), weight=np.array([1.5, 2.0]), flag=np.array([1, 0], np.int8))
+    assert found["hour"].tolist() == [3, 4]
+    assert found["weight"].tolist() == [1.5, 2.0]
+    assert found["flag"].tolist() == [1, 0]
+    assert columns(weight=np.array([1 << 24, 2]))["weight"].tolist() == [1 << 24, 2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"hour": np.array([1 << 31, 4])}, "hour: expected values that DT_INT32 holds, got 2147483648 (value 0)"),
+        ({"hour": np.array([1.0, 2.0], np.float32)}, "hour: Expects arg[0] to be DT_INT32 but DT_FLOAT is provided"),
+        ({"flag": np.array([1, 2])}, "flag: expected values that DT_BOOL holds, got 2 (value 1)"),
+        ({"weight": np.array([1.0, 0.1])}, "weight: expected values that DT_FLOAT holds, got 0.1 (value 1)"),
+        ({"weight": np.array([1, (1 << 24) + 1])}, "weight: expected values that DT_FLOAT holds, got 16777217"),
+    ],
+)
+def test_what_would_be_lost_is_refused_by_name(changed, told):
+    with pytest.raises(BadInput) as caught:
+        columns(**changed)
+    assert told in str(caught.value)
+
+
+def test_a_converted_request_leaves_no_template():
+    templates = Templates()
+    columns(templates)
+    assert columns(templates, hour=np.array([5, 6], np.int32))["hour"].tolist() == [5, 6]
+
+
+def test_kserve_takes_the_same_types_binary_typed_and_as_json():
+    sent = {
+        "hour": ("INT32", np.array([3, 4], np.int32)),
+        "flag": ("BOOL", np.array([True, False])),
+        "price": ("FP64", np.array([[0.1, 2], [3, 4]])),
+        "weight": ("FP32", np.array([1, 2], np.float32)),
+    }
+    inputs, body = [], b""
+    for name, (datatype, array) in sent.items():
+        size = {"binary_data_size": array.nbytes}
+        inputs.append({"name": name, "datatype": datatype, "shape": list(array.shape), "parameters": size})
+        body += array.tobytes()
+    header = json.dumps({"inputs": inputs}).encode()
+    found, _ = kserve.decode(header + body, {b"inference-header-content-length": b"%d" % len(header)}, MANIFEST)
+    as_json = [
+        {"name": name, "datatype": datatype, "shape": list(array.shape), "data": array.ravel().tolist()}
+        for name, (datatype, array) in sent.items()
+    ]
+    same, _ = kserve.decode(json.dumps({"inputs": as_json}).encode(), {}, MANIFEST)
+    request = message("inference.ModelInferRequest")(model_name="ctr")
+    for name, (datatype, array) in sent.items():
+        tensor = request.inputs.add(name=name, datatype=datatype, shape=array.shape)
+        kind = next(t for t in ALL if t.datatype == datatype)
+        getattr(tensor.contents, kind.contents).extend(array.ravel().tolist())
+    typed, _ = kserve_rpc.Infer(request.SerializeToString(), Templates()).columns(MANIFEST)
+    for name in sent:
+        for other in (same, typed):
+            np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(other[name]))
+    assert found["flag"].tolist() == [1, 0]
+
+
+def test_kserve_refuses_an_int64_that_an_int32_does_not_hold():
+    manifest = make_manifest([Input("hour", "int64", declared="int32")])
+    header = {"name": "hour", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": 8}}
+    text = json.dumps({"inputs": [header]}).encode()
+    for _ in range(2):
+        with pytest.raises(BadInput, match="hour: expected values that DT_INT32 holds, got 4294967296"):
+            kserve.decode(
+                text + np.array([1 << 32]).tobytes(), {b"inference-header-content-length": b"%d" % len(text)}, manifest
+            )
+
+
+def test_json_takes_booleans_where_they_are_declared_and_nowhere_else():
+    row = {"hour": 3, "flag": True, "price": [0.1, 2], "weight": 1}
+    found, _ = tfs_rest.decode(json.dumps({"instances": [row]}).encode(), {}, MANIFEST)
+    assert found["flag"].tolist() == [1]
+    with pytest.raises(BadInput, match=r"hour: JSON Value: true .* is not of expected type: DT_INT32"):
+        tfs_rest.decode(json.dumps({"instances": [row | {"hour": True}]}).encode(), {}, MANIFEST)
+    with pytest.raises(BadInput, match="hour: expected values that DT_INT32 holds, got 2147483648"):
+        tfs_rest.decode(json.dumps({"instances": [row | {"hour": 1 << 31}]}).encode(), {}, MANIFEST)
+
+
+def test_replies_have_the_models_own_shapes_and_types():
+    found = as_declared(COMPUTED, MANIFEST)
+    row, column = tfs_rest.PredictOptions(row=True), tfs_rest.PredictOptions(row=False)
+    assert json.loads(tfs_rest.encode(found, row))["predictions"] == [
+        {"score": 0.25, "label": 7, "grid": [[0.0, 1.0], [2.0, 3.0]]},
+        {"score": 0.5, "label": -2, "grid": [[4.0, 5.0], [6.0, 7.0]]},
+    ]
+    assert json.loads(tfs_rest.encode(found, column))["outputs"]["score"] == [0.25, 0.5]
+    assert b'"label":[7,-2]' in tfs_rest.encode(found, column)
+    reply = message("tensorflow.serving.PredictResponse").FromString(
+        tfs_rpc.encode(found, tfs_rpc.PredictAsked("ctr"), 1)
+    )
+    assert list(reply.outputs["label"].int64_val) == [7, -2]
+    assert [d.size for d in reply.outputs["score"].tensor_shape.dim] == [2]
+    assert [d.size for d in reply.outputs["grid"].tensor_shape.dim] == [2, 2, 2]
+    options = kserve.InferOptions(tuple(kserve.WantedOutput(o.name, False) for o in OUTPUTS))
+    tensors = json.loads(kserve.encode(found, options, "ctr", 1)[0])["outputs"]
+    assert [(t["datatype"], t["shape"]) for t in tensors] == [("FP32", [2]), ("INT64", [2]), ("FP32", [2, 2, 2])]
+    rpc_reply = message("inference.ModelInferResponse").FromString(
+        kserve_rpc.encode(found, kserve_rpc.InferAsked("ctr", 1, outputs=options.outputs), 1)
+    )
+    assert [t.datatype for t in rpc_reply.outputs] == ["FP32", "INT64", "FP32"]
+    assert np.frombuffer(rpc_reply.raw_output_contents[1], "<i8").tolist() == [7, -2]
+
+
+def test_metadata_name_the_declared_types():
+    described = catalog.model_metadata(MANIFEST, "ctr", [1])
+    assert [(i["name"], i["datatype"]) for i in described["inputs"]] == [
+        ("hour", "INT32"), ("flag", "BOOL"), ("price", "FP64"), ("weight", "FP32"),
+    ]  # fmt: skip
+    assert [(o["datatype"], o["shape"]) for o in described["outputs"]] == [
+        ("FP32", [-1]), ("INT64", [-1]), ("FP32", [-1, 2, 2]),
+    ]  # fmt: skip
+    signature = catalog.signatures(MANIFEST)["signature_def"]["serving_default"]
+    assert signature["inputs"]["flag"]["dtype"] == "DT_BOOL"
+    assert [d["size"] for d in signature["outputs"]["score"]["tensor_shape"]["dim"]] == ["-1"]
+    assert catalog.model_config(MANIFEST, "ctr")["output"][1]["data_type"] == "TYPE_INT64"
+
+
+def test_outputs_of_a_model_of_ours_are_handed_on_as_they_are():
+    computed = {"score": np.zeros((2, 1), np.float32)}
+    assert as_declared(computed, make_manifest(outputs=[Output("score")])) is computed
+
+
+@given(st.data())
+def test_what_is_taken_is_what_was_sent_or_is_refused(data):
+    spec = data.draw(st.sampled_from([Input("x", "int64", declared=d) for d in ("", "int8", "uint32", "bool")] + [
+        Input("x", "float32"), Input("x", "float32", declared="float16"),
+    ]))  # fmt: skip
+    sent = data.draw(st.sampled_from(NUMBERS))
+    values = data.draw(hnp.arrays(sent.dtype, st.integers(0, 4)))
+    if not takes(spec, sent):
+        assert spec.dtype == "int64"
+        assert sent.dtype.kind == "f"
+        return
+    try:
+        found = converted(spec, values)
+    except BadInput:
+        return
+    assert found.dtype == np.dtype(spec.dtype)
+    for mine, theirs in zip(found.tolist(), values.tolist()):
+        assert mine == theirs or (mine != mine and theirs != theirs)
+
+
+def test_every_type_has_one_name_in_each_protocol():
+    assert len({t.number for t in ALL}) == len({t.datatype for t in ALL}) == len(ALL)
+    assert declared(Input("x", "int64")) is BY_NAME["int64"]
+
+
+NESTED = make_manifest([Input("x", "float32", 12, dims=[2, 3, 2]), Input("one", "int64", dims=[1])], [Output("score")])
+VALUES = np.arange(24, dtype=np.float32).reshape(2, 2, 3, 2)
+
+
+def test_rows_of_several_dimensions_are_taken_in_their_own_shape_and_as_columns():
+    wanted = VALUES.reshape(2, 12)
+    for x, one in ((VALUES, np.array([[1], [2]])), (wanted, np.array([1, 2]))):
+        document = json.dumps({"inputs": {"x": x.tolist(), "one": one.tolist()}}).encode()
+        rest, _ = tfs_rest.decode(document, {}, NESTED)
+        over_grpc = columns(None, NESTED, x=x, one=one, hour=None, flag=None, price=None, weight=None)
+        tensors = [
+            {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.tolist()},
+            {"name": "one", "datatype": "INT64", "shape": list(one.shape), "data": one.tolist()},
+        ]
+        infer, _ = kserve.decode(json.dumps({"inputs": tensors}).encode(), {}, NESTED)
+        for found in (rest, over_grpc, infer):
+            np.testing.assert_array_equal(found["x"], wanted)
+            assert np.ravel(found["one"]).tolist() == [1, 2]
+    assert [i["shape"] for i in catalog.model_metadata(NESTED, "ctr", [1])["inputs"]] == [[-1, 2, 3, 2], [-1, 1]]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        VALUES.reshape(2, 3, 2, 2).tolist(),
+        VALUES.reshape(2, 6, 2).tolist(),
+        [VALUES[0].tolist(), 1],
+        [VALUES[0].tolist(), [[[1, 2], [3, 4], [5, 6]], [[1, 2], [3, 4], [5]]]],
+        [VALUES[0].tolist(), [[[1, 2], [3, 4], [5, 6]], [[1, 2], [3, 4, 5], [6]]]],
+        [VALUES[0].tolist(), VALUES[0].ravel().tolist()],
+        [[[1]]],
+    ],
+)
+def test_rows_of_another_shape_are_refused(rows):
+    with pytest.raises(BadInput, match=r"x: .* shape|x: Encountered list"):
+        tfs_rest.decode(json.dumps({"inputs": {"x": rows, "one": [1, 2]}}).encode(), {}, NESTED)
