@@ -26,8 +26,7 @@ from models.config.table_sections import TableConfig, read_tables
 from models.config.toml_sections import type_name
 from models.config.train_section import TrainSettings, read_train
 from models.data.formats import DataConfig, label_names
-from models.data.source import nearest
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest, nearest_file
 
 _MAX_CONFIG_NBYTES = 4 << 20
 
@@ -83,11 +82,13 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
             raise BadInput(f"{name}: at most {_MAX_CONFIG_NBYTES} bytes wanted")
         text = tomllib.loads(raw.decode())
     except OSError as error:
-        raise BadInput(f"{name}: a TOML file wanted, could not read it: {error.strerror}") from None
+        raise BadInput(f"{name}: a TOML file wanted, could not read it: {error.strerror}{nearest_file(path)}") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{name}: a TOML file wanted, got bytes that are not UTF-8") from None
+        kind = "a Parquet file" if raw.startswith(b"PAR1") else "bytes that are not UTF-8"
+        raise BadInput(f"{name}: a TOML file wanted, got {kind}") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadInput(f"{name}: a TOML file wanted: {error}") from None
+        hint = "; text stands in quotes" if str(error).startswith("Invalid value") else ""
+        raise BadInput(f"{name}: a TOML file wanted: {error}{hint}") from None
     for override in overrides:
         _override(text, override)
     return parse_config(text)

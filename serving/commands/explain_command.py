@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from processor.errors import BadInput, printable
+from processor.errors import BadInput, nearest_file, printable
 from serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, TokenOption
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ def _request(name: str) -> dict[str, Any]:
     try:
         data = sys.stdin.buffer.read(MAX_REQUEST_NBYTES + 1) if name == "-" else Path(name).read_bytes()
     except OSError as error:
-        raise BadInput(f"{name}: {error.strerror}") from None
+        raise BadInput(f"{name}: {error.strerror}{nearest_file(name)}") from None
     if len(data) > MAX_REQUEST_NBYTES:
         raise BadInput(f"--request: at most {MAX_REQUEST_NBYTES} bytes wanted")
     try:
         document = json.loads(data)
-    except (ValueError, RecursionError):
-        raise BadInput("--request: JSON wanted") from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"--request: {name}: expected JSON, got: {error}") from None
     if not isinstance(document, dict):
         raise BadInput("--request: a JSON object with inputs or instances wanted")
     return {key: document[key] for key in ("inputs", "instances", "signature_name") if key in document}

@@ -87,6 +87,7 @@ def _train(
     """metrics: host and port that they are answered on; port 0: on none."""
     from models.config.train_config import load_config
     from models.runs.live_view import LiveView, live_view
+    from models.runs.run_lock import only_trainer
     from models.runs.train_metrics import TrainMetrics, serve_metrics
     from models.streams.open_rows import checkpoint_folder, open_rows
 
@@ -98,7 +99,7 @@ def _train(
 
     console = Console()
     view = live_view(console) if settings.data.follow else bars(console)
-    with view as reporter:
+    with only_trainer(checkpoint_folder(settings), settings.model.name), view as reporter:
         run = TrainingRun(settings, source, reporter=reporter, beginning=beginning, make_trainer=make_trainer)
         if isinstance(reporter, LiveView):
             reporter.standing = run.standing

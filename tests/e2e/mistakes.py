@@ -31,6 +31,7 @@ repository = "out"
 full_rows = 30
 delta_rows = 10
 """
+TREES = ("TreeEnsembleClassifier", "tree ensembles are not served")
 CSV = "user,item,price,ts,clicked\n" + "".join(f"{n % 7},{n % 5},{n}.5,{1000 + n},{n % 2}\n" for n in range(40))
 
 
@@ -123,8 +124,8 @@ IMPORTS = (
     Command("pickle", "import m.pkl --name m --repository out", ("m.pkl", "ONNX"), {"m.pkl": b"\x80\x04."}),
     Command("PyTorch's file", "import m.pt --name m --repository out", ("m.pt", "ONNX"), {"m.pt": b"PK\x03\x04"}),
     Command("no such model file", "import torch.onnx --name m --repository out", ("torch.onnx", "No such file")),
-    Command("trees by onnxmltools", "import trees.onnx --name m --repository out", ("decision trees", "not served")),
-    Command("trees by skl2onnx", "import forest.onnx --name m --repository out", ("decision trees", "not served")),
+    Command("trees by onnxmltools", "import trees.onnx --name m --repository out", TREES),
+    Command("trees by skl2onnx", "import forest.onnx --name m --repository out", TREES),
     Command("Keras' old file", "import m.h5 --name m --repository out", (".h5", ".keras"), {"m.h5": b"\x89HDF"}),
     Command("a folder that is no SavedModel", "import out --name m --repository out", ("out", "saved_model.pb"),
             {"out/x": ""}),
@@ -169,7 +170,7 @@ COMMANDS = (
     Command("a table for a delta", "delta apply small clicks.parquet --admin {admin}",
             ("clicks.parquet", "delta", "Parquet")),
     Command("a step for a generation", "evaluate small --repository repository --data clicks.parquet --label clicked "
-            "--generation 3", ("generation", "'3'", "VERSION.STEP")),
+            "--generation 3", ("generation", "'3'", "version.step")),
 )  # fmt: skip
 GOOD = {"user": [1], "tags": [["a"]], "floats": [[1.0, 2.0, 3.0, 4.0]]}
 ASK = "/v1/models/small:predict"
@@ -177,7 +178,7 @@ REQUESTS = (
     Request("null for an id", "data", "POST", ASK, ("user", "null"), {"inputs": {**GOOD, "user": [None]}}),
     Request("broken JSON", "data", "POST", ASK, ("offset: 20", "'}'"), '{"inputs": {"user": }}'),
     Request("a version that is not there", "data", "POST", "/v1/models/small/versions/9:predict",
-            ("9", "small has 1"),
+            ("9", "small has version 1"),
             {"inputs": GOOD}),
     Request("a label that is not there", "data", "POST", "/v1/models/small/labels/prod:predict", ("prod", "small has"),
             {"inputs": GOOD}),

@@ -171,7 +171,7 @@ def test_a_key_that_leads_elsewhere_is_refused(store, key):
 def test_an_address_that_can_be_none_is_one_line_without_its_secrets(address):
     assert is_address(address)
     with pytest.raises(
-        BadInput, match=r"^repository: a folder, or s3://, gs:// or az:// with a bucket wanted"
+        BadInput, match=r"^repository: a folder, or s3://BUCKET, gs://BUCKET or az://BUCKET wanted"
     ) as caught:
         open_store(address)
     assert "password" not in str(caught.value)

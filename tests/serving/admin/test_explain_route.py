@@ -96,7 +96,7 @@ def test_the_scores_are_those_that_are_served(ask, processor):
         ({"inputs": REQUEST, "row": 2}, 400, "row: 0 to 1 wanted, got 2"),
         ({"inputs": REQUEST, "row": -1}, 400, "body.row"),
         ({"inputs": REQUEST, "row": True}, 400, "body.row"),
-        ({"inputs": REQUEST, "rows": 1}, 400, "body.rows: Extra inputs"),
+        ({"inputs": REQUEST, "rows": 1}, 400, "body.rows: unknown field"),
         ({"inputs": REQUEST, "version": 1, "label": "live"}, 400, "one of version and label"),
         ({"inputs": REQUEST, "label": "live"}, 404, "label 'live'"),
         ({"inputs": REQUEST, "version": 2}, 404, "version 2"),
