@@ -68,8 +68,10 @@ class Beginning:
             raise BadInput("--from-scratch: wanted only together with --new-version")
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
+def load_config(path: str | Path, overrides: Sequence[str] = (), publishes: bool = True) -> TrainConfig:
     """Reads and checks a configuration file; raises BadInput in one line.
+
+    publishes: what [publish] says of deltas has to be right for a run without --follow.
 
     overrides: "section.key=value", each as if the file said so; the value as TOML has it. Looks at the data only
     where format or [features] are left out and the path or the first line has to tell them.
@@ -91,7 +93,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
         raise BadInput(f"{name}: a TOML file wanted: {error}{hint}") from None
     for override in overrides:
         _override(text, override)
-    return parse_config(text)
+    return parse_config(text, publishes)
 
 
 def _override(raw: dict[str, Any], override: str) -> None:
@@ -125,7 +127,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
         at[key] = parsed["value"]
 
 
-def parse_config(raw: dict[str, Any]) -> TrainConfig:
+def parse_config(raw: dict[str, Any], publishes: bool = True) -> TrainConfig:
     """Checks the sections of a parsed file, as load_config does."""
     sections = [f.name for f in dataclasses.fields(TrainConfig)]
     for section, value in raw.items():
@@ -138,7 +140,8 @@ def parse_config(raw: dict[str, Any]) -> TrainConfig:
             raise BadInput(f"{section}: a section [{section}] wanted, got none")
     data = read_data(raw["data"])
     model = read_model(raw["model"], label_names(data))
-    train, publish = read_train(raw.get("train", {})), read_publish(raw.get("publish", {}), data.follow)
+    train = read_train(raw.get("train", {}))
+    publish = read_publish(raw.get("publish", {}), data.follow or not publishes)
     features = read_features(raw.get("features", {}), data)
     tables = read_tables(raw.get("tables", {}), features, train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)

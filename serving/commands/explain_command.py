@@ -80,10 +80,11 @@ def _request(name: str) -> dict[str, Any]:
 
 def show_explanation(answer: dict[str, Any]) -> None:
     """Prints an explanation: what it is of, what each feature has read, and what moved the score."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    from compiler.progress import output
+
+    console = output()
     sides = answer["sides"]
     console.print(Text(f"{answer['model']}, row {answer['row']} of {answer['rows']}"))
     if recorded := answer.get("recorded"):

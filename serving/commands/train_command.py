@@ -11,7 +11,7 @@ import typer
 from rich.console import Console, Group
 from rich.table import Table
 
-from compiler.progress import bars
+from compiler.progress import bars, output
 from serving.commands.orderly_end import end_at_once, end_gently
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _train(
             serve_metrics(TrainMetrics(settings.model.name, run.standing), *metrics)
         summary = run.run()
     if profile and summary.spent["step"].times:
-        console.print(_profile(summary.spent))
+        output().print(_profile(summary.spent))
     if summary.report is not None:
         console.print(f"report: {summary.report}", highlight=False, markup=False, soft_wrap=True)
     console.print(
