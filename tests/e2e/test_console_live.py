@@ -148,6 +148,7 @@ def test_a_split_is_changed_and_labels_are_set(page, stage):
 
 def test_a_request_is_tried_as_it_was_typed(page, stage):
     show(page, "try")
+    page.get_by_text("It begins with a request that was asked lately.").wait_for()
     page.get_by_label("user", exact=False).first.fill(f"[{LONG}, 3, 4]")
     assert LONG in page.locator("pre").first.inner_text()
     page.get_by_role("button", name="Send").click()
