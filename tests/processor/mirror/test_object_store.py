@@ -272,7 +272,7 @@ def test_what_a_store_refuses_is_said_in_one_line(monkeypatch, status, said):
 
 def test_the_library_is_an_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
-    with pytest.raises(BadInput, match=r"^repository s3:// needs obstore, .*freshet-serving\[objects\]"):
+    with pytest.raises(BadInput, match=r"^repository s3:// needs obstore, .*pip install -e '\.\[objects\]'"):
         open_store("s3://bucket/x")
 
 
