@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -16,6 +17,17 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+WIDE = 10_000
+"""Columns of what is no terminal: a program that reads a table wants a row a line."""
+
+
+def output(*, highlight: bool = True) -> Console:
+    """Return a console as wide as its terminal. Where there is none, and COLUMNS does not say, no line is wrapped."""
+    made = Console(highlight=highlight)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = WIDE
+    return made
 
 
 class Reporter(Protocol):

@@ -4,7 +4,8 @@ FreshetError                  500 INTERNAL
 ├── BadInput                  400 INVALID_ARGUMENT    the request, file or option is wrong
 │   └── Corrupt               400 INVALID_ARGUMENT    bytes that fail their checksum or their bounds
 ├── NotFound                  404 NOT_FOUND           no such model, version, label or file
-│   └── UnknownModel          404 NOT_FOUND           no such model; carries the names of those that there are
+│   ├── UnknownModel          404 NOT_FOUND           no such model; carries the names of those that there are
+│   └── UnknownVersion        404 NOT_FOUND           no such version or label; carries those that there are
 ├── Conflict                  409 ABORTED             a delta that does not continue the chain
 │   ├── Diverged              409 ABORTED             what is on disk is not what is served under its name
 │   ├── KeyWanted             409 ABORTED             what is to be written has to be signed, and there is no key
@@ -21,8 +22,10 @@ What a process runs short of (memory, descriptors, room on disk, an answer of it
 of what was being read: shortage() and unreadable() tell it as NotReady, and it is tried again.
 """
 
+import difflib
 import errno
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,13 @@ class NotFound(FreshetError):
 class UnknownModel(NotFound):
     def __init__(self, message: str, known: str = "") -> None:
         """known: names of models, for another message about the same."""
+        super().__init__(message)
+        self.known = known
+
+
+class UnknownVersion(NotFound):
+    def __init__(self, message: str, known: str = "") -> None:
+        """known: the versions or labels of the model, for another message about the same."""
         super().__init__(message)
         self.known = known
 
@@ -117,6 +127,27 @@ _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean",
 def json_kind(value: Any) -> str:
     """A JSON value's kind, for messages."""
     return _KINDS.get(type(value), "a number")
+
+
+MAX_NAMES = 10_000
+"""Names beyond these are not looked at: a folder may hold millions."""
+
+
+def nearest(name: str, names: Collection[str]) -> str:
+    """Return a hint for an unknown name: ' (did you mean ...?)', or ''."""
+    close = difflib.get_close_matches(name, list(names)[:MAX_NAMES], n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def nearest_file(path: str | Path) -> str:
+    """Return a hint for a file or folder that is not there, from the names beside it, or ''."""
+    path = Path(path)
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry, _ in zip(entries, range(MAX_NAMES))]
+    except OSError:
+        return ""
+    return nearest(path.name, names)
 
 
 PASSING = {

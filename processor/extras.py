@@ -6,8 +6,10 @@ pass to the command line, which asks `wanted`: either way the reader gets one li
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from processor.errors import BadInput
 
@@ -34,7 +36,11 @@ EXTRA_OF = {
 
 
 def how_to_install(extra: str) -> str:
-    """The line that installs an extra, to be pasted into a shell."""
+    """The line that installs an extra, to be pasted into a shell; in a checkout, one that works there."""
+    checkout = Path(__file__).parents[1]
+    if (checkout / "pyproject.toml").is_file():
+        pip = ".venv/bin/pip" if Path(sys.prefix) == checkout / ".venv" else "pip"
+        return f"{pip} install -e '.[{extra}]'"
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 

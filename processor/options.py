@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest
 
 SHOWN_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values that an option may have, in words and as a test."""
+    """The values that an option may have, in words and as a test; names: all of them, where they are names."""
 
     words: str
     holds: Callable[[Any], bool]
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def above(bound: float, most: float) -> Values:
 
 def one_of(*names: str) -> Values:
     """Values that are one of these names."""
-    return Values(f"one of {', '.join(names)}", lambda value: value in names)
+    return Values(f"one of {', '.join(names)}", lambda value: value in names, names)
 
 
 def options_of(config: Any) -> Iterator[tuple[dataclasses.Field[Any], Option]]:
@@ -94,7 +95,8 @@ def check(config: Any, where: str = "") -> None:
         value, values = getattr(config, field.name), option.values
         if values is not None and not values.holds(value):
             got = f", got {_shown(value)}" if field.repr else ""
-            raise BadInput(f"{where}{field.name}: {values.words} wanted{got}")
+            hint = nearest(value, values.names) if values.names and isinstance(value, str) else ""
+            raise BadInput(f"{where}{field.name}: {values.words} wanted{got}{hint}")
 
 
 def _shown(value: Any) -> str:

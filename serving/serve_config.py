@@ -18,7 +18,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from processor.allowance import Allowance
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest, nearest_file
 from processor.features.limits import REQUESTS
 from processor.generation import UNDO_DEPTH
 from processor.options import Values, between, check, one_of, option, options_of
@@ -39,6 +39,14 @@ ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
 LEAST_IMPORT_NBYTES = 4 << 30
 SECTIONS = ("groups", "model")
+KIND_NAMES: dict[Any, str] = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a section",
+}
 REPOSITORY, TABLES = "Repository", "Tables"
 HEADINGS = (REPOSITORY, PORTS, ACCESS, COMPUTING, REQUESTS, TABLES, LIFE, WATCHING)
 FOLDER, ADDRESS = Values("a folder", bool), Values("an address", bool)
@@ -334,12 +342,13 @@ def _read_toml(path: str) -> dict[str, Any]:
             raise BadInput(f"config: at most {MAX_CONFIG_NBYTES} bytes wanted, got {len(data)}")
         document = tomllib.loads(data.decode())
     except OSError as error:
-        raise BadInput(f"config: {path}: {error.strerror or 'cannot be read'}") from None
+        raise BadInput(f"config: {path}: {error.strerror or 'cannot be read'}{nearest_file(path)}") from None
     except ValueError as error:
         raise BadInput(f"config: {path}: not valid TOML: {error}") from None
     for key, value in document.items():
         if key not in (*KINDS, *SECTIONS):
-            raise BadInput(f"config: unknown key {key[:64]!r}; known: {', '.join((*KINDS, *SECTIONS))}")
+            hint = nearest(key, (*KINDS, *SECTIONS)) or "; docs/reference/options.md has those that there are"
+            raise BadInput(f"config: unknown key {key[:64]!r}{hint}")
         if key not in SECTIONS:
             document[key] = _typed(value, KINDS[key], f"config: {key}")
         elif type(value) is not dict or any(type(section) is not dict for section in value.values()):
@@ -348,7 +357,7 @@ def _read_toml(path: str) -> dict[str, Any]:
         for key, value in group.items():
             where = f"config: groups.{name[:64]}.{key[:64]}"
             if key not in GROUP_KINDS:
-                raise BadInput(f"{where}: unknown key; known: {', '.join(GROUP_KINDS)}")
+                raise BadInput(f"{where}: unknown key; known: {', '.join(GROUP_KINDS)}{nearest(key, GROUP_KINDS)}")
             group[key] = _typed(value, GROUP_KINDS[key], where)
     return document
 
@@ -358,19 +367,20 @@ def _typed(value: Any, kind: type, where: str) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind or (isinstance(value, list) and any(type(v) is not str for v in value)):
-        wanted = "list of strings" if kind is list else kind.__name__
-        raise BadInput(f"{where}: {wanted} wanted, got {type(value).__name__}")
+        wanted = "a list of strings" if kind is list else KIND_NAMES[kind]
+        raise BadInput(f"{where}: expected {wanted}, got {KIND_NAMES.get(type(value), 'a date or time')}")
     return value
 
 
-def parsed(parse: Callable[[str], Any], text: str, name: str) -> Any:
+def parsed(parse: Any, text: str, name: str) -> Any:
     """What a text is as the value of an option; raises BadInput that names it."""
     try:
         return parse(text)
     except BadInput as error:
         raise BadInput(f"{name}: {error}") from None
     except (ValueError, KeyError):
-        raise BadInput(f"{name}: {parse.__name__} wanted, got {text[:64]!r}") from None
+        wanted = KIND_NAMES[bool if parse is true_or_false else parse]
+        raise BadInput(f"{name}: expected {wanted}, got {text[:64]!r}") from None
 
 
 def _want(condition: bool, message: str) -> None:

@@ -21,6 +21,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "serving/commands/recording_commands.py": ("tests/e2e/test_production_live.py",),
     "serving/commands/training_keys.py": ("tests/serving/commands/test_training_page.py",),
     "serving/commands/train_command.py": ("tests/e2e/test_train_live.py", "tests/e2e/test_conformance.py"),
+    "serving/front/example_text.py": ("tests/serving/admin/test_example_requests.py",),
     "serving/front/queries.py": (
         "tests/serving/http/test_app.py",
         "tests/serving/front/test_exchange.py",

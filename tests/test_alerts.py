@@ -34,6 +34,14 @@ def test_every_alert_has_a_case_in_which_it_fires():
     assert named - set(fires) == set()
 
 
+def test_every_alert_leads_to_its_section_of_the_runbook():
+    sections = set(re.findall(r"^## (\w+)$", (DOCS.parent / "how-to" / "alerts.md").read_text(), re.MULTILINE))
+    alerts = re.findall(r"- alert: (\w+)", RULES.read_text())
+    assert set(alerts) == sections
+    links = re.findall(r"runbook_url: docs/how-to/alerts\.md#(\w+)", RULES.read_text())
+    assert links == [name.lower() for name in alerts]
+
+
 def test_every_metric_that_a_rule_names_is_one_of_ours():
     lifecycle = Lifecycle()
     lifecycle.open(FakeProcessor())

@@ -12,7 +12,7 @@ import tomllib
 
 import pytest
 
-from processor.extras import DISTRIBUTION, EXTRA_OF
+from processor.extras import DISTRIBUTION, EXTRA_OF, how_to_install
 from tests.release.contents import client_files
 from tests.release.newcomer import ROOT, install_lines, requirement
 
@@ -132,7 +132,7 @@ def test_a_command_without_its_extra_says_in_one_line_what_to_install(without, t
         run = without({"pyarrow", "keras", "tensorflow"}, "-m", "freshet_serving", *arguments)
         assert run.returncode == 2
         assert run.stderr.startswith("freshet: ")
-        assert run.stderr.endswith(f" needs {library}, which is not installed: pip install 'freshet-serving[train]'\n")
+        assert run.stderr.endswith(f" needs {library}, which is not installed: {how_to_install('train')}\n")
         assert run.stderr.count("\n") == 1
 
 
@@ -143,7 +143,7 @@ def test_a_client_without_httpx_says_what_to_install_and_works_over_grpc(without
         run = without({"httpx"}, "-c", f"from freshet_serving import {name}; {name}('http://localhost:1')")
         assert run.stderr.splitlines()[-1] == (
             "processor.errors.BadInput: a client over HTTP needs httpx, which is not installed: "
-            "pip install 'freshet-serving[client]'"
+            + how_to_install("client")
         )
 
 

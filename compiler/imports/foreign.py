@@ -23,12 +23,20 @@ from compiler.imports.foreign_graph import ForeignGraph, Inliner, Ref, functions
 from compiler.imports.inputs import arrange
 from compiler.imports.keras_file import export_keras
 from compiler.imports.ops import GRAPH, OPENING, READING, check_ops
-from processor.errors import BadInput, NotFound, TooLarge
+from processor.errors import BadInput, NotFound, TooLarge, nearest_file
 from processor.package.regular_file import read_file
 
 SERVE = "serve"
 MAX_GRAPH_NBYTES = 2 << 30
 MAX_FILES = 10_000
+KINDS = "a SavedModel folder, a .keras or .onnx file"
+BY_ONNX = "PyTorch's and scikit-learn's models come by ONNX (docs/how-to/import.md)"
+KERAS_2 = "load Keras' old format with Keras and save it as .keras"
+OTHERS = dict.fromkeys((".pkl", ".pickle", ".joblib", ".pt", ".pth", ".pt2", ".bin", ".safetensors"), BY_ONNX) | {
+    ".h5": KERAS_2,
+    ".hdf5": KERAS_2,
+}
+"""Suffixes of other libraries' files -> how such a model comes here."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,12 +77,16 @@ def open_source(
 
                 saved = save_onnx(path, exported)
                 kind, groups, proof = "ONNX", saved.ragged | groups, saved.proof.check
+            elif path.suffix.lower() in OTHERS:
+                raise BadInput(f"source: expected {KINDS}, got {path.name[:64]!r}: {OTHERS[path.suffix.lower()]}")
             else:
                 export_keras(path, exported)
             with _open_saved_model(exported, kind, signature, groups, sparse or {}) as source:
                 yield replace(source, proof=proof)
     else:
-        raise NotFound("source: a SavedModel folder, a .keras or .onnx file wanted")
+        raise NotFound(
+            f"source: expected {KINDS}, got {path.name[:64]!r}: No such file or directory{nearest_file(path)}"
+        )
 
 
 @contextmanager
@@ -112,7 +124,7 @@ def _ops(graph: ForeignGraph) -> Iterator[str]:
 def _check_folder(folder: Path) -> None:
     base, files = folder.resolve(), 0
     if not (folder / "saved_model.pb").is_file():
-        raise BadInput("source: no SavedModel: saved_model.pb is missing")
+        raise BadInput(f"source: no SavedModel: saved_model.pb is missing in {folder.name[:64]!r}")
     for part in ("saved_model.pb", "variables", "assets"):
         root = folder / part
         for path in (root, *root.rglob("*")) if root.exists() else ():

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from models.config.toml_sections import ITEM_NAMES, TYPE_NAMES, type_name, want_between, want_one_of
-from models.data.source import nearest
 from models.zoo.option_types import Within
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest
 
 GIVEN = ("seed", "labels")
 PARAMETERS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -10,11 +10,10 @@ from typing import Any
 from models.config.feature_sections import FeatureConfig
 from models.config.toml_sections import section_of, type_name, want_between, want_one_of
 from models.config.train_section import TrainSettings, check_rows
-from models.data.source import nearest
 from models.embedding.multi_hash import MOST_CODES, NO_HASH
 from models.embedding.optimizer import RowOptions
 from models.embedding.row_budget import CACHES, LFU
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest
 from processor.package.transforms import HASHES, MAX_HASHED_ROWS
 
 INITS = ("uniform", "normal", "zeros")

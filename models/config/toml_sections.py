@@ -13,8 +13,7 @@ import typing
 from collections.abc import Collection
 from typing import Any, TypeVar
 
-from models.data.source import nearest
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest
 
 T = TypeVar("T")
 

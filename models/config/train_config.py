@@ -26,8 +26,7 @@ from models.config.table_sections import TableConfig, read_tables
 from models.config.toml_sections import type_name
 from models.config.train_section import TrainSettings, read_train
 from models.data.formats import DataConfig, label_names
-from models.data.source import nearest
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest, nearest_file
 
 _MAX_CONFIG_NBYTES = 4 << 20
 
@@ -69,8 +68,10 @@ class Beginning:
             raise BadInput("--from-scratch: wanted only together with --new-version")
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
+def load_config(path: str | Path, overrides: Sequence[str] = (), publishes: bool = True) -> TrainConfig:
     """Reads and checks a configuration file; raises BadInput in one line.
+
+    publishes: what [publish] says of deltas has to be right for a run without --follow.
 
     overrides: "section.key=value", each as if the file said so; the value as TOML has it. Looks at the data only
     where format or [features] are left out and the path or the first line has to tell them.
@@ -83,14 +84,16 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
             raise BadInput(f"{name}: at most {_MAX_CONFIG_NBYTES} bytes wanted")
         text = tomllib.loads(raw.decode())
     except OSError as error:
-        raise BadInput(f"{name}: a TOML file wanted, could not read it: {error.strerror}") from None
+        raise BadInput(f"{name}: a TOML file wanted, could not read it: {error.strerror}{nearest_file(path)}") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{name}: a TOML file wanted, got bytes that are not UTF-8") from None
+        kind = "a Parquet file" if raw.startswith(b"PAR1") else "bytes that are not UTF-8"
+        raise BadInput(f"{name}: a TOML file wanted, got {kind}") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadInput(f"{name}: a TOML file wanted: {error}") from None
+        hint = "; text stands in quotes" if str(error).startswith("Invalid value") else ""
+        raise BadInput(f"{name}: a TOML file wanted: {error}{hint}") from None
     for override in overrides:
         _override(text, override)
-    return parse_config(text)
+    return parse_config(text, publishes)
 
 
 def _override(raw: dict[str, Any], override: str) -> None:
@@ -124,7 +127,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
         at[key] = parsed["value"]
 
 
-def parse_config(raw: dict[str, Any]) -> TrainConfig:
+def parse_config(raw: dict[str, Any], publishes: bool = True) -> TrainConfig:
     """Checks the sections of a parsed file, as load_config does."""
     sections = [f.name for f in dataclasses.fields(TrainConfig)]
     for section, value in raw.items():
@@ -137,7 +140,8 @@ def parse_config(raw: dict[str, Any]) -> TrainConfig:
             raise BadInput(f"{section}: a section [{section}] wanted, got none")
     data = read_data(raw["data"])
     model = read_model(raw["model"], label_names(data))
-    train, publish = read_train(raw.get("train", {})), read_publish(raw.get("publish", {}), data.follow)
+    train = read_train(raw.get("train", {}))
+    publish = read_publish(raw.get("publish", {}), data.follow or not publishes)
     features = read_features(raw.get("features", {}), data)
     tables = read_tables(raw.get("tables", {}), features, train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)

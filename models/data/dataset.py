@@ -11,9 +11,9 @@ import numpy as np
 from models.data.formats import FORMATS, TABLES, DataConfig, format_of
 from models.data.open_data import default_features, open_source
 from models.data.shards import Shard, SplitRows
-from models.data.source import Batch, Field, Schema, nearest
+from models.data.source import Batch, Field, Schema
 from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest
 
 KINDS = ("id", "float", "string", "ids", "strings", "seconds")
 

@@ -10,6 +10,7 @@ import glob
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -19,10 +20,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from models.data.formats import nothing_there
 from models.data.object_files import DataPath, StoredFile, open_bytes, stored_at, stored_files
 from models.data.sent_once import filled, sent_columns
-from models.data.source import nearest
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest
 
 CHUNK_ROWS, LEAST_CHUNK_ROWS = 32768, 256
 CHUNK_NBYTES = 4 << 20
@@ -37,6 +38,10 @@ _CONVERSION = re.compile(
     re.S,
 )
 _CELLS = {"int64": "an integer", "double": "a number", "string": "text", "bool": "true or false"}
+_NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.I)
+_PARQUET, MAX_BEGINNING = b"PAR1", 4096
+_SEPARATORS = ";\t|,"
+MAX_LISTED = 16
 _PARSE = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 
@@ -103,7 +108,7 @@ def find_files(path: str, suffixes: Sequence[str] = ()) -> Sequence[DataPath]:
     elif Path(path).is_file():
         files = [Path(path)]
     else:
-        raise BadInput(f"data.path: a file, folder or glob wanted, got {path!r}, where nothing is")
+        raise BadInput(nothing_there(path))
     if not files:
         kinds = " or ".join(suffixes) if suffixes else "data"
         raise BadInput(f"data.path: at least one {kinds} file wanted, got none in {path!r}")
@@ -115,7 +120,7 @@ def _pick(names: Sequence[str], schema: pa.Schema, file: str) -> dict[str, pa.Da
     for name in names:
         found = schema.get_all_field_indices(name)
         if len(found) != 1:
-            hint = "" if found else nearest(name, schema.names)
+            hint = "" if found else nearest(name, schema.names) or _there(schema.names)
             raise BadInput(f"column {name!r}: wanted once in {file}, got {len(found)} of that name{hint}")
         types[name] = schema.field(found[0]).type
     return types
@@ -132,6 +137,14 @@ def _reading(file: str, wanted: str) -> Iterator[None]:
         # the library's own messages of what it met, need not be UTF-8.
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"{file}: {wanted} wanted, could not read it: {_line(reason)}") from None
+
+
+def _there(names: Sequence[str]) -> str:
+    """What columns there are instead; a first line of numbers is no header."""
+    shown, more = names[:MAX_LISTED], f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    if all(_NUMBER.fullmatch(name) for name in names):
+        return f"; the first line, {', '.join(map(repr, shown))}{more}, is no header: expected names of columns there"
+    return f"; it has {', '.join(shown)}{more}"
 
 
 def _line(text: str) -> str:
@@ -155,8 +168,13 @@ class ParquetFile:
         options = {"metadata": metadata, "pre_buffer": False, "buffer_size": STREAM_NBYTES}
         path = self._path
         source = open_bytes(path, ahead=False) if isinstance(path, StoredFile) else path
-        with _reading(self.name, "a Parquet file"), pyarrow.parquet.ParquetFile(source, **options) as file:
-            yield file
+        try:
+            with _reading(self.name, "a Parquet file"), pyarrow.parquet.ParquetFile(source, **options) as file:
+                yield file
+        except BadInput:
+            if isinstance(path, Path) and (kind := _other_kind(path)):
+                raise BadInput(f"{self.name}: expected a Parquet file, got {kind}") from None
+            raise
 
     @property
     def names(self) -> list[str]:
@@ -225,12 +243,42 @@ def _decoded_nbytes(group: pyarrow.parquet.RowGroupMetaData, names: list[str]) -
     return int(group.num_rows) * 8 * len(names) + int(group.total_byte_size) + 1
 
 
+def _kind_of_time(text: str) -> str:
+    """What a cell is as a time, "" for none."""
+    if _NUMBER.fullmatch(text):
+        return "Unix seconds"
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return ""
+    return "a date and time"
+
+
 def _text_stream(path: DataPath) -> pa.NativeFile:
     """A file's text, unpacked as its suffix says."""
     if not isinstance(path, StoredFile):
         return pa.input_stream(str(path), compression="detect")
     packing = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
     return pa.input_stream(open_bytes(path), compression=packing.get(Path(path.name).suffix.lower()))
+
+
+def _other_kind(path: Path) -> str:
+    """What a file that is no Parquet file looks like, "" where that cannot be told."""
+    try:
+        with open(path, "rb") as file:
+            begins = file.read(MAX_BEGINNING)
+            file.seek(max(0, path.stat().st_size - len(_PARQUET)))
+            ends = file.read()
+    except OSError:
+        return ""
+    if not begins:
+        return "an empty file"
+    if begins.startswith(_PARQUET):
+        return "" if ends == _PARQUET else "one that is cut short: its end is missing"
+    first = begins.partition(b"\n")[0]
+    if first.isascii() and first.decode().strip().isprintable() and b"," in first:
+        return 'text with commas, which looks like CSV (data.format = "csv")'
+    return ""
 
 
 class CsvFile:
@@ -249,6 +297,7 @@ class CsvFile:
         self._path, self._names, self._data = path, names, data
         self._schema = pa.schema([])
         self.name = path.name
+        self._delimiter = delimiter
         self._parse = pyarrow.csv.ParseOptions(
             delimiter=delimiter, quote_char='"' if quoted else False, newlines_in_values=quoted
         )
@@ -297,7 +346,25 @@ class CsvFile:
         return names
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        (first, *others), mine = self._schema.names, self._delimiter
+        other = next((c for c in _SEPARATORS if c != mine and c in first), "")
+        if other and not others and first not in names:
+            raise BadInput(f"{self.name}: expected columns separated by {mine!r}, got a header with {other!r}")
         return _pick(names, self._schema, self.name)
+
+    def odd_time(self, name: str) -> str:
+        """Return what is wrong with the first cell of a column of times that is none, or is another kind of time than
+        the first one; "" where there is none."""
+        row, first = 0, ""
+        for batch in self.read({name: pa.string()}, 0):
+            for text in batch.column(0).to_pylist():
+                kind = _kind_of_time(text)
+                first = first or kind
+                if not kind or kind != first:
+                    wanted = first or "Unix seconds, or a date such as 2026-11-24 19:20:18"
+                    return f"column {name!r}: expected {wanted}, got {text[:40]!r} at row {row} of {self.name}"
+                row += 1
+        return ""
 
     def count_rows(self) -> int:
         with self._open({self._schema.names[0]: pa.string()}) as reader:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.data.object_files import stored_at, stored_files
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest, nearest_file
 
 FORMATS = ("parquet", "csv", "tfrecord", "libsvm", "criteo", "movielens")
 TABLES = ("parquet", "csv", "tfrecord")
@@ -76,8 +77,14 @@ def _stored_names(path: str) -> list[str]:
     if not stored_at(path):
         scheme = path.partition("://")[0]
         wanted = ", ".join((*SCHEMES, *STORES))
-        raise BadInput(f"data.path: a URL of {wanted} wanted, got one of {scheme[:40]!r}")
+        hint = nearest(scheme[:40], (*SCHEMES, *STORES))
+        raise BadInput(f"data.path: a URL of {wanted} wanted, got one of {scheme[:40]!r}{hint}")
     return [path] if path.lower().endswith(known) else [file.name for file in stored_files(path)]
+
+
+def nothing_there(path: str) -> str:
+    """Return the message for a path of the data that leads nowhere."""
+    return f"data.path: a file, folder or glob wanted, got {path!r}, where nothing is{nearest_file(path)}"
 
 
 def format_of(path: str) -> str:
@@ -95,6 +102,8 @@ def format_of(path: str) -> str:
     suffixes = {"parquet": PARQUET_SUFFIXES, "csv": CSV_SUFFIXES}
     suffixes |= {"tfrecord": TFRECORD_SUFFIXES, "libsvm": LIBSVM_SUFFIXES}
     found = {form for form, ends in suffixes.items() if any(n.lower().endswith(ends) for n in names)}
+    if len(found) != 1 and not (separator or glob.has_magic(path) or Path(path).exists()):
+        raise BadInput(nothing_there(path))
     if len(found) != 1:
         raise BadInput(f"data.format: one of {', '.join(FORMATS)} wanted; the path {path!r} does not tell which")
     return found.pop()

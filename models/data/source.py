@@ -6,7 +6,6 @@ so in one line before the first batch.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +175,6 @@ def check_position(rows: int, start: int) -> None:
         raise BadInput(f"batch rows: 1 or more wanted, got {rows}")
     if start < 0:
         raise BadInput(f"start: a row position of 0 or more wanted, got {start}")
-
-
-def nearest(name: str, names: Sequence[str]) -> str:
-    """A hint for an unknown name: ' (did you mean ...?)', or ''."""
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def wanted_fields(features: Sequence[WantedColumn]) -> tuple[Field, ...]:

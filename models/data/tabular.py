@@ -49,7 +49,10 @@ class TableSource:
 
     def _read_types(self, file: DataFile) -> dict[str, pa.DataType]:
         """Column -> the Arrow type that it is read as; raises BadInput where that cannot serve its kind."""
-        return self._columns.check(file.types([name for name, _ in self._columns.wanted]))
+        types, time = file.types([name for name, _ in self._columns.wanted]), self.schema.time
+        if time and isinstance(file, CsvFile) and pa.types.is_string(types[time]) and (why := file.odd_time(time)):
+            raise BadInput(why)
+        return self._columns.check(types)
 
     def count_rows(self) -> int:
         return sum(f.count_rows() for f in self._files)

@@ -23,8 +23,7 @@ import pyarrow as pa
 
 from models.data.files import Piece
 from models.data.object_files import DataPath, open_bytes
-from models.data.source import nearest
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest
 
 MAX_RECORD_NBYTES = 64 << 20
 BATCH_ROWS, BATCH_NBYTES = 1024, 8 << 20

@@ -45,6 +45,10 @@ Float32s = NDArray[np.float32]
 
 NARROWER = 4
 """A part takes an executable of at most so many times its rows."""
+LEAST_ROWS = 64
+"""There are no narrower executables than that."""
+WINDOW_ROWS = 512
+"""What is scored between two deltas is more than a batch: it takes an executable of at least so many rows."""
 PART_ROWS = 128
 """For fewer rows it does not pay to wake another thread."""
 MOST_PARTS = 4
@@ -82,6 +86,8 @@ class DenseStep:
         self._most = min(self._crew.size, MOST_PARTS) if self.rows_are_alone else 1
         # A call of one thread computes in the thread that makes it.
         self._threads = 1 if self._most == self._crew.size else self._crew.size
+        # Rows of the largest part of a whole batch.
+        self._full = max(stop - start for start, stop in self._shares(settings.batch_rows))
         self._functions: dict[tuple[str, int], XlaFunction] = {}
         self._rooms: dict[tuple[str, int, int], BatchRoom] = {}
         self._filled: list[BatchPart] = []
@@ -191,14 +197,16 @@ class DenseStep:
 
     def _parts(self, what: str, rows: int) -> list[BatchPart]:
         """The batch's rows in parts, in rooms that they fit in."""
-        parts = shares(rows, min(self._most, rows // PART_ROWS))
         return [
-            BatchPart(self._room(what, stop - start, number), start, stop) for number, (start, stop) in enumerate(parts)
+            BatchPart(self._room(what, stop - start, number), start, stop)
+            for number, (start, stop) in enumerate(self._shares(rows))
         ]
 
+    def _shares(self, rows: int) -> list[tuple[int, int]]:
+        return shares(rows, min(self._most, rows // PART_ROWS))
+
     def _room(self, what: str, rows: int, number: int) -> BatchRoom:
-        full = -(-self._settings.batch_rows // self._most)
-        size = _size(rows, full) if self.rows_are_alone or what == "scores" else rows
+        size = _size(rows, self._full) if self.rows_are_alone or what == "scores" else rows
         return self._rooms.get((what, size, number)) or self._made(what, size, number)
 
     def _mover(self, parts: int) -> BatchRoom:
@@ -224,11 +232,15 @@ class DenseStep:
         return [Like((2,))], [vectors, *[Like(vectors.shape[1:])] * size]
 
 
-def _size(rows: int, batch_rows: int) -> int:
-    """Rows of the executable for a batch of `rows`."""
-    size = max(1, batch_rows)
-    if rows > size:
-        return rows
-    while size // NARROWER >= rows:
+def _size(rows: int, full: int) -> int:
+    """Return the rows of the executable for a part of `rows`; full: rows of the largest part of a whole batch.
+
+    A compile takes half a second, a row that is filled up a microsecond: so there are few sizes, and none for what is
+    left over at the end of a stretch.
+    """
+    size = max(1, full)
+    while size < rows:
+        size = max(2 * size, WINDOW_ROWS)
+    while size // NARROWER >= max(rows, LEAST_ROWS):
         size //= NARROWER
     return size

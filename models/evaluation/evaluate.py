@@ -78,7 +78,7 @@ def user_column(manifest: Manifest) -> str:
 def _fields(manifest: Manifest, spec: Input) -> list[Field]:
     one, lists = KINDS[spec.dtype]
     if not spec.columns:
-        kind = lists if spec.ragged else one
+        kind = lists if spec.ragged else "seconds" if _is_clock(manifest, spec) else one
         if not kind:
             raise BadInput(f"input {spec.name[:64]!r}: lists of numbers cannot be read from a table")
         return [Field(spec.name, kind)]
@@ -88,6 +88,12 @@ def _fields(manifest: Manifest, spec: Input) -> list[Field]:
             f"input {spec.name[:64]!r}: {spec.columns} columns a row, which no columns of a table are known for"
         )
     return [Field(packed[i], one) for i in range(spec.columns)]
+
+
+def _is_clock(manifest: Manifest, spec: Input) -> bool:
+    """Whether an input is a time that hours or weekdays are made of: its column may hold timestamps, as in training."""
+    clocks = [t for t in manifest.transforms if t.inputs == [spec.name] and t.op == "floor_divide"]
+    return spec.dtype == "int64" and bool(clocks)
 
 
 def _batches(source: Source, skip: int, rows: int) -> Iterator[Batch]:

@@ -15,10 +15,10 @@ import numpy as np
 from compiler.progress import Reporter
 from models.data.formats import DataConfig
 from models.data.open_data import open_source
-from models.data.source import Field, nearest
+from models.data.source import Field
 from models.evaluation.generation_scorer import REQUEST_ROWS, GenerationScorer
 from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest
 from processor.extras import needed
 from processor.package.atomic import atomic_file
 from processor.package.manifest import Input, Manifest

@@ -6,8 +6,9 @@ run_report       the report, one HTML file
 curves           its pictures
 stage_bars       where the time of a step went, as one of them
 train_metrics    where a run stands, for Prometheus
+run_lock         one trainer of a model at a time
 live_view        where a run stands, on a terminal
 tensorboard_log  the same curves for TensorBoard
 """
 
-__all__ = ["live_view", "run_journal", "stage_bars", "train_metrics"]
+__all__ = ["live_view", "run_journal", "run_lock", "stage_bars", "train_metrics"]

@@ -33,7 +33,7 @@ MOST_MESSAGES = 4096
 TIMEOUT_S = 10.0
 PARTITIONS_S = 10.0
 PROPERTIES = "FRESHET_KAFKA_PROPERTIES"
-FORM = "kafka://host:port[,host:port]/topic"
+FORM = "kafka://HOST:PORT[,HOST:PORT]/TOPIC"
 
 Message = tuple[int, bytes]
 """Offset and value."""
@@ -49,7 +49,8 @@ class KafkaStream:
         parts, self._caller = urlsplit(url), caller
         self._topic = parts.path.removeprefix("/")
         if parts.scheme != "kafka" or not parts.netloc or not self._topic or "@" in parts.netloc:
-            raise BadInput(f"{caller.field}: {FORM} wanted")
+            got = "a URL without a topic" if not self._topic else "another form"
+            raise BadInput(f"{caller.field}: expected {FORM}, got {got}")
         self._messages = MessageRows(schema)
         self._now_s = now_s
         self._trouble = ""

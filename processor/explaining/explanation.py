@@ -254,9 +254,8 @@ def _out_of_reach(version: ServedVersion, step: int) -> str:
         return f"generation {wanted} is not served yet; the newest is {manifest.version}.{position.step}"
     oldest = min([*position.undoable, position.step])
     return (
-        f"generation {wanted} is not in the undo log, which goes back to {manifest.version}.{oldest}; to have it "
-        f"loaded: freshet delta rollback {manifest.model} {wanted}, or a server of the repository with a larger "
-        "--undo-depth"
+        f"generation {wanted} is not in the undo log, which goes back to {manifest.version}.{oldest}; a server of the "
+        f"repository with a larger --undo-depth keeps more, and `freshet evaluate --generation {wanted}` scores a table"
     )
 
 

@@ -38,7 +38,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from processor.errors import BadInput, Corrupt, FreshetError, NotReady
+from processor.errors import BadInput, Corrupt, FreshetError, NotReady, nearest
 from processor.extras import needed
 
 if TYPE_CHECKING:
@@ -102,9 +102,13 @@ def open_store(address: str, what: str = "repository", patience_s: float = PATIE
 def address_parts(address: str, what: str) -> tuple[str, str, str]:
     """Scheme, bucket and prefix of an address; raises BadInput."""
     if (found := _ADDRESS.fullmatch(address)) is None or found[1] not in SCHEMES:
-        raise BadInput(
-            f"{what}: a folder, or s3://, gs:// or az:// with a bucket wanted, got one of {_scheme(address)!r}"
-        )
+        scheme = _scheme(address)
+        if scheme in SCHEMES:
+            more = address.partition("://")[2].strip("/")
+            got = f"{scheme}:// {'with more than a bucket and a prefix' if more else 'without a bucket'}"
+        else:
+            got = f"one of {scheme!r}{nearest(scheme, SCHEMES)}"
+        raise BadInput(f"{what}: a folder, or s3://BUCKET, gs://BUCKET or az://BUCKET wanted, got {got}")
     return found[1], found[2], (found[3] or "").strip("/")
 
 

@@ -16,6 +16,7 @@ delta is used before all of it has been verified. A compacted delta replaces the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from processor.errors import BadInput, Corrupt, unreadable
 from processor.package.atomic import atomic_file
 from processor.package.manifest import Manifest
-from processor.package.regular_file import read_file
+from processor.package.regular_file import open_regular, read_file
 from processor.package.rowtypes import CHECK_ROWS, ROW_TYPES, all_below
 from processor.package.tensors import Tensors, array_crc32, header_checksum, parse_tensors, write_tensors
 
@@ -38,6 +39,8 @@ MAX_TIME_S = 1e12
 """Times are Unix seconds below this, so the milliseconds of any day since 2001 are beyond it."""
 MAX_NATURAL = 10**18
 MOST_IN_ROW = 2.0**56
+MOST_READ_NBYTES = 1 << 20
+_KEYS = re.compile(r"tables/.+/keys")
 """Rows are multiplied with each other and added up in float32: of numbers below this, squares and sums of 65,536 of
 them are finite, so that no score is infinity less infinity. Rows of a full version may be larger, as imported ones."""
 
@@ -212,6 +215,18 @@ def read_delta_file(path: Path, most_nbytes: int = MAX_DELTA_NBYTES) -> NDArray[
         return read_file(path, most_nbytes)
     except OSError as error:
         raise unreadable(path.name, error) from None
+
+
+def rows_of_file(path: Path) -> int:
+    """Return how many rows a delta's file changes, by its header alone: nothing of it is verified. Raises Corrupt."""
+    try:
+        with open_regular(path) as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(length, MOST_READ_NBYTES)))
+        keys = [entry["shape"] for name, entry in header.items() if _KEYS.fullmatch(name)]
+        return sum(int(rows) for (rows,) in keys)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise Corrupt(f"{path.name}: a delta's header wanted") from None
 
 
 def parse_delta(data: DeltaBytes) -> Delta:

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from processor.errors import BadInput, Corrupt, NotFound, NotReady, UnknownModel, shortage
+from processor.errors import BadInput, Corrupt, NotFound, NotReady, UnknownModel, nearest, nearest_file, shortage
 from processor.package.atomic import atomic_file
 from processor.package.envelope import enveloped, opened
 from processor.package.keyring import NO_KEYS, Keyring
@@ -75,7 +75,8 @@ class Repository:
         self._told: dict[tuple[str, str], str] = {}
         self._folders = VersionFolders(self.root)
         if not self.root.is_dir():
-            raise NotFound(f"repository: {str(root)!r} is not a folder; create it or pass --repository")
+            hint = "" if self.root.exists() else nearest_file(self.root)
+            raise NotFound(f"repository: {str(root)!r} is not a folder; create it or pass --repository{hint}")
 
     def with_keys(self, keyring: Keyring) -> Self:
         """The same, read by whom this keyring trusts and written by whom it signs for."""
@@ -259,14 +260,15 @@ def listed(names: Iterable[str], between: str = ", ") -> str:
 
 def unknown_model(name: str, known: Iterable[str]) -> UnknownModel:
     """The error that says which models there are instead."""
-    there = listed(sorted(known))
-    return UnknownModel(f"model {name[:64]!r} is not in the repository, which holds {there}", there)
+    names = sorted(known)
+    there, hint = listed(names), nearest(name, names)
+    return UnknownModel(f"model {name[:64]!r} is not in the repository, which holds {there}{hint}", there)
 
 
 def check_name(name: str, what: str) -> str:
     """`name` if it may be a model's or a label's; raises BadInput."""
     if NAME.fullmatch(name) is None:
-        raise BadInput(f"{what}: letters, digits, '_', '.', '-' wanted, got {name[:64]!r}")
+        raise BadInput(f"{what}: expected a name of letters, digits, '_', '.', '-', got {name[:64]!r}")
     return name
 
 

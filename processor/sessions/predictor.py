@@ -126,7 +126,7 @@ class Predictor(ABC):
             replica = self._by_input[request.model](request) or replica
         bound = replica.plan.bind(request.inputs, self._own_limits.get(request.model, self._limits))
         if replica.sample.wanted:
-            replica.sample.take(bound)
+            replica.sample.take(bound, request.inputs)
         for tap in self._taps:
             done = tap(request, replica, bound, done)
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from processor.backends.base import Executable, Matrix
 from processor.backends.buffers import Buffers
 from processor.clock import Clock
+from processor.columns import Column
 from processor.features.plan import BoundRequest, SparsePlan, Unfit
 from processor.watching.delta_figures import LEAST_ROWS, Figure, score_figures
 
@@ -88,6 +89,8 @@ class Preview:
         """outputs: name -> columns. buffers: makes some, when they are needed first."""
         self.wanted = True
         """Whether take() is to be called for a request."""
+        self.example: Mapping[str, Column] | None = None
+        """The inputs of the newest request that is part of the sample, for people to begin with."""
         self._plan, self._outputs, self._make, self._clock = plan, outputs, buffers, clock
         self._buffers: Buffers | None = None
         self._lock = threading.Lock()
@@ -99,9 +102,10 @@ class Preview:
         self._since_s = clock.now_s()
         self._scored: SampleScores | None = None
 
-    def take(self, bound: BoundRequest) -> None:
-        """A request that is about to be answered: some of its rows become part of the sample."""
+    def take(self, bound: BoundRequest, inputs: Mapping[str, Column] | None = None) -> None:
+        """A request that is about to be answered: some of its rows become part of the sample. inputs: as sent."""
         if bound.ids <= IDS_OF_ONE:
+            self.example = inputs or self.example
             rows = min(bound.rows, ROWS_OF_ONE)
             self._gathered.append(Excerpt(bound, rows))
             # Two that add at once may count one: a few rows more are gathered then.

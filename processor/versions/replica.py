@@ -36,6 +36,7 @@ from processor.backends.cost import CostTable
 from processor.backends.cuda import allocator
 from processor.backends.opening import Package, open_programs
 from processor.clock import Clock
+from processor.columns import Column
 from processor.cores import on
 from processor.features.plan import BoundRequest, SparsePlan, Unfit, blank_inputs
 from processor.features.stage import load_stage
@@ -86,6 +87,10 @@ class Replicas(Protocol):
     ) -> Previewed | None:
         """What a state would do to scores (processor.versions.preview), of a frame that is prepared and an epoch whose
         rows are staged; None where nobody can tell."""
+
+    def example(self) -> Mapping[str, Column | str] | None:
+        """The inputs of a request that was answered lately, by name, those of another process as JSON text; None where
+        there is none."""
 
     def forget(self, frame: int, last: int | None = None) -> None:
         """Frames before that number are read by nobody, nor those after `last`."""
@@ -250,6 +255,10 @@ class Replica:
             before = Shown(state.generation.digest, state.epoch, state.tables, state.executables)
             after = Shown(generation.digest, epoch, prepared.tables, prepared.executables[WHOLE])
             return self.sample.look(before, after, self.costs.cost, most_rows, most_s)
+
+    def example(self) -> Mapping[str, Column | str] | None:
+        """See Replicas.example."""
+        return self.sample.example
 
     def forget(self, frame: int, last: int | None = None) -> None:
         """See Replicas.forget."""

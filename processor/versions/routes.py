@@ -7,13 +7,13 @@ a request needs is worked out when routes are made, so that a request without a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from processor.errors import NotFound, NotReady
+from processor.errors import NotReady, UnknownVersion, nearest
 from processor.package.manifest import Manifest
-from processor.package.repository import unknown_model
+from processor.package.repository import listed, unknown_model
 from processor.versions.traffic import Router, Traffic, new_turns
 
 LOADING, AVAILABLE, END = "LOADING", "AVAILABLE", "END"
@@ -85,10 +85,12 @@ class Routes(Generic[S]):
             return self.default
         if label is not None:
             if label not in self.labels:
-                raise NotFound(f"label {label[:64]!r} of model {self.model!r} is not set")
+                why = f"label {label[:64]!r} of model {self.model!r} is not set{nearest(label, self.labels)}"
+                raise UnknownVersion(why, _those("label", sorted(self.labels)))
             version = self.labels[label]
         if version is None or version not in self.served:
-            raise NotFound(f"version {version} of model {self.model!r} is not loaded")
+            why = f"version {version} of model {self.model!r} is not loaded"
+            raise UnknownVersion(why, _those("version", sorted(self.served)))
         return self.served[version]
 
     @property
@@ -147,6 +149,11 @@ def find(models: Mapping[str, T], name: str) -> T:
     if model is None:
         raise unknown_model(name, models)
     return model
+
+
+def _those(what: str, names: Sequence[Any]) -> str:
+    """Names after what they are, for a message."""
+    return f"{what}{'s' * (len(names) > 1)} {listed(map(str, names))}" if names else f"no {what}"
 
 
 def without(routes: Routes[S], number: int, why: str = "") -> Mapping[str, Any]:

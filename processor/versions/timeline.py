@@ -1,7 +1,8 @@
 """The timeline of a version: its newest records as a person reads them, each with what became of it on this server.
 
 Read in any thread while the writer goes on: links and events are taken in one step each and never changed once they are
-there, so a timeline is at worst a record behind. It costs a walk over as many links as it tells of; no disk, no lock.
+there, so a timeline is at worst a record behind. It costs a walk over as many links as it tells of, and of the deltas
+that wait, MOST_READ at most, a look at the head of the file; no lock.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Any
 
 from processor.chain.chain_record import DELTA, ChainRecord
 from processor.chain.history import History, Link
+from processor.errors import FreshetError
+from processor.package.delta import rows_of_file
 from processor.versions.follower import Follower
 from processor.versions.served_version import ServedVersion
 from processor.watching.delta_log import DeltaEntry, score_shift
 
-MOST = 500
+MOST, MOST_READ = 500, 100
 STATES = SERVED, CURRENT, UNDONE, WAITS = "served", "current", "undone", "waits"
 """Of a delta: a part of what is served, the newest of it, taken back, or not served yet."""
 
@@ -29,6 +32,8 @@ def timeline(version: ServedVersion, follower: Follower, most: int) -> dict[str,
     records = sorted(records, key=lambda record: record.number, reverse=True)[:most]
     states = _states(history, links, version.digest)
     number = version.manifest.version
+    waiting = [link for link in links if states[link.digest] == WAITS and link.digest not in known][:MOST_READ]
+    rows = {link.digest: _rows(follower, link) for link in waiting}
     return {
         "model": version.manifest.model,
         "version": number,
@@ -37,8 +42,16 @@ def timeline(version: ServedVersion, follower: Follower, most: int) -> dict[str,
         "chain": asdict(follower.status),
         "gate": f"{number}.{history.gate.step}" if history.gate else None,
         "first": f"{number}.{history.base.step}",
-        "entries": [_entry(version, record, states, known) for record in records],
+        "entries": [_entry(version, record, states, known, rows) for record in records],
     }
+
+
+def _rows(follower: Follower, link: Link) -> int | None:
+    """The rows of a delta that nobody has read here yet; None where its file cannot be read."""
+    try:
+        return rows_of_file(follower.ledger.path_of(link))
+    except FreshetError:
+        return None
 
 
 def _states(history: History, links: list[Link], served: str) -> dict[str, str]:
@@ -59,7 +72,11 @@ def _states(history: History, links: list[Link], served: str) -> dict[str, str]:
 
 
 def _entry(
-    version: ServedVersion, record: ChainRecord, states: dict[str, str], known: dict[str, DeltaEntry]
+    version: ServedVersion,
+    record: ChainRecord,
+    states: dict[str, str],
+    known: dict[str, DeltaEntry],
+    rows: dict[str, int | None],
 ) -> dict[str, Any]:
     number = record.version
     told: dict[str, Any] = {
@@ -77,6 +94,7 @@ def _entry(
         **told,
         "digest": record.digest,
         "nbytes": record.nbytes,
+        "rows": here.rows if here else rows.get(record.digest),
         "state": states.get(record.digest, UNDONE),
         "in_memory": version.step_of(record.digest) is not None,
         "here": _here(here) if here else None,

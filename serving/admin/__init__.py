@@ -13,4 +13,4 @@ validation        JSON bodies, strict
 try_call          one request handed to the data port
 """
 
-__all__ = ["api", "authorization", "explain_route"]
+__all__ = ["api", "authorization", "explain_route", "validation"]

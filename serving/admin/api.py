@@ -130,7 +130,7 @@ def create_admin(
     app = FastAPI(
         title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None, responses=REFUSALS
     )
-    _handle_errors(app)
+    _handle_errors(app, data_address)
     trail, settings = AuditTrail(), explain or ExplainSettings()
     explanations = Explanations(settings, bulk)
     admin, model = Admin(lifecycle, metrics, max_delta_nbytes, bulk, trail, explanations), "/admin/models/{name}"
@@ -342,7 +342,9 @@ def _what_follows(done: RolledBack) -> str:
     )
 
 
-def _handle_errors(app: FastAPI) -> None:
+def _handle_errors(app: FastAPI, data_address: tuple[str, int] | None) -> None:
+    """data_address: of the port that those are told of who ask here what only it answers."""
+
     @app.exception_handler(FreshetError)
     async def refused(request: Request, error: FreshetError) -> Response:
         status, body, headers = error_reply(error)
@@ -354,7 +356,10 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def unroutable(request: Request, error: HTTPException) -> Response:
-        body = error_body(f"{request.method} {request.url.path[:200]}: {error.detail}")
+        path, hint = request.url.path, ""
+        if data_address is not None and path.startswith(("/v1/", "/v2/")):
+            hint = f"; this is the admin port, predictions are answered on port {data_address[1]}"
+        body = error_body(f"{request.method} {path[:200]}: {error.detail}{hint}")
         return Response(body, error.status_code, error.headers, media_type="application/json")
 
     @app.exception_handler(ClientDisconnect)

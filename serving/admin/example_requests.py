@@ -1,26 +1,24 @@
-"""Examples of requests: a recorded one where there is any, else one that is made up of ids that the tables have.
-
-Values are given as JSON text, input by input: an int64 does not survive a browser's numbers.
-"""
+"""Examples of requests: a recorded one where there is any, else one that was asked lately (of those whose rows the
+guard keeps), else one that is made up of ids that the tables have."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from processor.columns import Column, Ragged, Strings
 from processor.errors import FreshetError
 from processor.package.manifest import Input, Manifest
 from processor.package.warmup import WARMUP, parse_warmup
 from processor.versions.served_version import ServedVersion
+from serving.front.example_text import MOST_ROWS, texts
 
-MOST_ROWS, MOST_VALUES = 3, 24
 MAX_WARMUP_NBYTES = 16 << 20
-RECORDED, WARM, MADE_UP = "recorded", "warm-up", "made up"
+RECORDED, ASKED, WARM, MADE_UP = "recorded", "asked lately", "warm-up", "made up"
 
 
 class ExampleRequests:
@@ -49,20 +47,22 @@ class ExampleRequests:
                     "columns": spec.columns,
                     "ragged": spec.ragged,
                     "features": features.get(spec.name, [])[:64],
-                    "example": _text(example[spec.name], spec),
+                    "example": example[spec.name],
                 }
                 for spec in manifest.inputs
             ],
             "outputs": [{"name": output.name, "columns": output.columns} for output in manifest.outputs],
         }
 
-    def _example(self, version: ServedVersion) -> tuple[str, dict[str, Column]]:
-        for source, found in ((RECORDED, self._recorded), (WARM, _warm)):
+    def _example(self, version: ServedVersion) -> tuple[str, dict[str, str]]:
+        """Where it is from, and each input as JSON text."""
+        inputs = version.manifest.inputs
+        for source, found in ((RECORDED, self._recorded), (ASKED, _asked), (WARM, _warm)):
             # What cannot be read is an example less.
             with contextlib.suppress(FreshetError, OSError, ImportError, ValueError, KeyError):
-                if (example := found(version)) is not None:
-                    return source, example
-        return MADE_UP, _made_up(version)
+                if (example := found(version)) is not None and (told := texts(example, inputs)):
+                    return source, told
+        return MADE_UP, texts(_made_up(version), inputs)
 
     def _recorded(self, version: ServedVersion) -> dict[str, Column] | None:
         """The first request of the newest file of the model's."""
@@ -76,6 +76,10 @@ class ExampleRequests:
 
         newest = max(files, key=lambda path: path.stat().st_mtime_ns)
         return read_requests(str(newest), manifest.model, manifest.inputs, 1)[0]
+
+
+def _asked(version: ServedVersion) -> Mapping[str, Column | str] | None:
+    return version.replicas.example()
 
 
 def _warm(version: ServedVersion) -> dict[str, Column] | None:
@@ -118,38 +122,3 @@ def _table(manifest: Manifest, spec: Input, column: int) -> str:
         if feature.input == spec.name and feature.column in wanted and feature.kind in ("id", "ids"):
             return feature.table
     return ""
-
-
-def _text(column: Column, spec: Input) -> str:
-    """The first rows of a column, as a predict request would have them."""
-    if isinstance(column, Ragged):
-        ends = column.row_splits[: MOST_ROWS + 1].tolist()
-        flat = column.values.tolist()
-        rows: list[Any] = [_readable(flat[a:b][:MOST_VALUES]) for a, b in zip(ends, ends[1:])]
-    elif isinstance(column, Strings):
-        width, strings = spec.columns or 1, _readable(column.tolist()[: MOST_ROWS * (spec.columns or 1)])
-        rows = strings if not spec.columns else [strings[n : n + width] for n in range(0, len(strings), width)]
-    else:
-        rows = np.asarray(column)[:MOST_ROWS].tolist()
-    if spec.dtype == "float32":
-        rows = [[_short(v) for v in row] if isinstance(row, list) else _short(row) for row in rows]
-    return orjson.dumps(rows).decode()
-
-
-def _readable(values: list[Any]) -> list[Any]:
-    """Strings as JSON has them; those that are no text as base64."""
-    return [_letters(value) if isinstance(value, bytes) else value for value in values]
-
-
-def _letters(value: bytes) -> Any:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        import base64
-
-        return {"b64": base64.b64encode(value).decode()}
-
-
-def _short(value: float) -> float:
-    """A float32 by the digits that it has."""
-    return float(np.format_float_positional(np.float32(value), unique=True)) if np.isfinite(value) else 0.0

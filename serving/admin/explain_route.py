@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
+from processor.chain.chain_record import DELTA, ROLLBACK
 from processor.columns import Column
-from processor.errors import BadInput, NotFound, Overloaded
+from processor.errors import BadInput, Conflict, NotFound, Overloaded
 from processor.explaining.explanation import Explainer, Question
 from processor.explaining.scoring_process import ScoringProcess
 from processor.extras import needed
 from processor.features.limits import DEFAULTS, RequestLimits
 from processor.generation import Generation
 from processor.versions.routes import find
+from processor.versions.timeline import MOST, UNDONE
 from serving.admin.validation import Strict, validated
 from serving.codecs import tfs_rest
 from serving.codecs.wire import load_json
@@ -99,7 +101,7 @@ class Explanations:
         version, step = _picked(model, asked, None)
         inputs, _ = tfs_rest.decode(body, {}, version.manifest, limits)
         against = None if asked.against is None else _question(model, asked.against, "against")
-        return self._asked_for(inputs, asked, Question(version, step), against, limits)
+        return self._asked_for(model, inputs, asked, Question(version, step), against, limits)
 
     def _recorded(self, model: ServedModel, asked: Explained, request_id: str, limits: RequestLimits) -> dict[str, Any]:
         found = self._find(model.name, request_id)
@@ -115,20 +117,27 @@ class Explanations:
             same = answered == question or (step is None and version.generation == found.generation)
             if not same and self._explainer.reaches(answered):
                 against = answered
-        answer = self._asked_for(found.inputs, asked, question, against, limits)
+        answer = self._asked_for(model, found.inputs, asked, question, against, limits)
         row = {name: scores[asked.row] for name, scores in found.outputs.items()}
         told = {"request_id": request_id, "generation": str(found.generation), "time": found.time, "outputs": row}
         return {**answer, "recorded": told}
 
     def _asked_for(
         self,
+        model: ServedModel,
         inputs: Mapping[str, Column],
         asked: Explained,
         question: Question,
         against: Question | None,
         limits: RequestLimits,
     ) -> dict[str, Any]:
-        return self._explainer.explain(inputs, asked.row, question, against, limits=limits, vectors=asked.vectors)
+        try:
+            return self._explainer.explain(inputs, asked.row, question, against, limits=limits, vectors=asked.vectors)
+        except Conflict:
+            for one in (question, against):
+                if one is not None and one.step is not None and (why := _undone(model, one)):
+                    raise Conflict(why) from None
+            raise
 
     def _find(self, model: str, request_id: str) -> RecordedRequest:
         """Raises NotFound for a request that was not recorded, or not yet."""
@@ -162,6 +171,20 @@ def _picked(model: ServedModel, asked: Explained, answered_by: int | None) -> tu
     if number is None and asked.label is None and answered_by in model.served:
         number = answered_by
     return model.pick(number, asked.label), None
+
+
+def _undone(model: ServedModel, asked: Question) -> str:
+    """What took a generation back, "" where nothing did."""
+    version = asked.version.manifest.version
+    entries = model.timeline(version, MOST)["entries"]
+    wanted = f"{version}.{asked.step}"
+    delta = next((e for e in entries if e["kind"] == DELTA and e["generation"] == wanted), None)
+    if delta is None or delta["state"] != UNDONE:
+        return ""
+    backs = [e for e in entries if e["kind"] == ROLLBACK and e["number"] > delta["number"]]
+    by = next((e for e in reversed(backs) if Generation.parse(e["generation"]).step < (asked.step or 0)), None)
+    told = "" if by is None else f" by record {by['number']}, a rollback to {by['generation']}"
+    return f"generation {wanted} was undone{told}; `freshet evaluate --generation {wanted}` scores a table by it"
 
 
 def _question(model: ServedModel, text: str, what: str) -> Question:

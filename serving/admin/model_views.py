@@ -58,7 +58,7 @@ class ModelViews:
         return json_reply(await asyncio.to_thread(describe_trials, self._lifecycle.processor(), name))
 
     async def signature(self, name: Name, version: Loaded = None) -> Response:
-        """Inputs and outputs of a version, with an example of a request: recorded, or made up."""
+        """Inputs and outputs of a version, with an example of a request: recorded, asked lately, or made up."""
         version_ = find(self._lifecycle.processor().catalogue, name).pick(version)
         told: dict[str, Any] = await asyncio.to_thread(self._examples.signature, version_)
         return json_reply({**told, "data_port": self._data_port})

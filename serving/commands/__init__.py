@@ -30,6 +30,7 @@ explain_command     explain
 fleet_command       fleet
 fleet_comparison    its replicas, held against each other
 fleet_polling       its replicas, asked
+usage_errors        mistakes on the command line, in one line
 orderly_end         how a command that would go on is asked to end
 admin_client        a small client of the admin port
 """

@@ -6,7 +6,7 @@ A command imports what it needs when it runs, models and compiler above all, so 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -29,6 +29,7 @@ from serving.commands.repository_commands import repository_app
 from serving.commands.row_store import tables_app
 from serving.commands.serve_command import package_version, serve
 from serving.commands.train_command import bench_app, train
+from serving.commands.usage_errors import usage_line
 from serving.commands.vectors_command import vectors
 
 
@@ -77,14 +78,28 @@ app.command("compile")(compile_command)
 
 
 def main() -> None:
-    """Entry point: an error of ours, or an extra that is not installed, becomes one line on stderr and exit code 2."""
+    """Entry point: an error of ours, a mistake on the command line, or an extra that is not installed, becomes one line
+    on stderr and exit code 2."""
     try:
-        app()
+        code = app(prog_name="freshet", standalone_mode=False)
     except FreshetError as error:
-        print(f"freshet: {printable(str(error))}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(str(error))
     except ImportError as error:
         if (line := wanted("this command", error)) is None:
             raise
-        print(f"freshet: {line}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(line)
+    except typer.Abort:
+        sys.exit(1)
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            # The help is printed already.
+            sys.exit(2)
+        _refuse(usage_line(error))
+    sys.exit(code or 0)
+
+
+def _refuse(line: str) -> NoReturn:
+    print(f"freshet: {printable(line)}", file=sys.stderr)
+    sys.exit(2)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from compiler.progress import bars
+from compiler.progress import bars, output
 from processor.errors import BadInput
 from serving.commands.completion import models
 from serving.commands.key_commands import KeyOption
@@ -75,7 +74,7 @@ def compile_command(
     if Path(target, "model.json").is_file() and version is None:
         repository = None
     found = find_version(target, repository, version)
-    console = Console(highlight=False)
+    console = output(highlight=False)
     with bars(console) as reporter:
         done = compile_version(found.folder, options, reporter, found.place, Keyring.of_writer(key))
     if report:

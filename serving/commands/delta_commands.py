@@ -53,7 +53,7 @@ def delta_apply(
     admin_token: TokenOption = "",
 ) -> None:
     """Applies one delta on a running server and waits until it is served."""
-    from processor.errors import BadInput
+    from processor.errors import BadInput, FreshetError, NotReady, nearest_file
     from serving.commands.admin_client import AdminClient, quoted
 
     route, server = f"/admin/models/{quoted(model)}/deltas", AdminClient(admin, admin_token)
@@ -63,8 +63,13 @@ def delta_apply(
         try:
             data = Path(file).read_bytes()
         except OSError as error:
-            raise BadInput(f"{file}: {error.strerror}") from None
-        applied = server.upload(route, data)
+            raise BadInput(f"{file}: {error.strerror}{nearest_file(file)}") from None
+        try:
+            applied = server.upload(route, data)
+        except NotReady:
+            raise
+        except FreshetError as error:
+            raise FreshetError(f"{Path(file).name}: {error}") from None
     print(
         f"{applied['model']} {applied['generation']}: {applied['rows']} rows, {applied['removed']} removed, "
         f"{applied['apply_ms']:.1f} ms"

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from compiler.progress import bars
+from compiler.progress import bars, output
 from processor.errors import BadInput
 from processor.generation import Generation
 from serving.commands.completion import models
@@ -50,7 +50,7 @@ def evaluate(
 ) -> None:
     """Scores rows as a server at a generation would, and prints AUC, log-loss, calibration and slices."""
     from models.config.evaluate_section import EvaluateConfig
-    from models.data.formats import DataConfig, format_of
+    from models.data.formats import DataConfig
 
     wanted = Generation.parse(generation) if generation is not None else None
     if (model is None) == (config is None):
@@ -60,7 +60,8 @@ def evaluate(
 
         # "package.module:function" in model.arch may lie beside the configuration.
         sys.path.insert(0, str(config.resolve().parent))
-        file = load_config(config)
+        # Whether a run would publish deltas is no business of this.
+        file = load_config(config, publishes=False)
         model, repository = file.model.name, repository or file.publish.repository
         rows_of, measured = file.data, file.evaluate
     else:
@@ -68,7 +69,7 @@ def evaluate(
             raise BadInput("evaluate: --repository, --data and --label wanted with a model's name")
         rows_of, measured = DataConfig(data), EvaluateConfig()
     if data is not None:
-        rows_of = dataclasses.replace(rows_of, path=data, format=format_of(data))
+        rows_of = dataclasses.replace(rows_of, path=data, format=_format(data, rows_of.format))
     # Nothing here depends on the order of the rows.
     rows_of = dataclasses.replace(rows_of, time="")
     rows_of = _labelled(rows_of, label or [], weight)
@@ -92,7 +93,7 @@ def _score(
     from models.evaluation.evaluate import user_column
     from models.evaluation.generation_scorer import GenerationScorer
 
-    console = Console(highlight=False)
+    console = output(highlight=False)
     # The bar of a run whose output is read by a program goes where errors go.
     with (
         bars(Console(stderr=True) if as_json else console) as reporter,
@@ -110,6 +111,18 @@ def _score(
     console.print(f"[bold]{escape(model)}[/bold] {about['generation']} on {escape(data.path)}", soft_wrap=True)
     for name in labels:
         _print(console, [line for line in lines if line["label"] == name], name if len(labels) > 1 else "")
+
+
+def _format(path: str, usual: str) -> str:
+    """The format of other rows than the training file's: what their name tells, else the file's own."""
+    from models.data.formats import STREAMS, format_of
+
+    try:
+        return format_of(path)
+    except BadInput:
+        if not usual or usual in STREAMS:
+            raise
+        return usual
 
 
 def _labelled(data: DataConfig, label: Sequence[str], weight: str | None) -> DataConfig:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from processor.errors import BadInput, printable
+from processor.errors import BadInput, nearest_file, printable
 from serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, TokenOption
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ def _request(name: str) -> dict[str, Any]:
     try:
         data = sys.stdin.buffer.read(MAX_REQUEST_NBYTES + 1) if name == "-" else Path(name).read_bytes()
     except OSError as error:
-        raise BadInput(f"{name}: {error.strerror}") from None
+        raise BadInput(f"{name}: {error.strerror}{nearest_file(name)}") from None
     if len(data) > MAX_REQUEST_NBYTES:
         raise BadInput(f"--request: at most {MAX_REQUEST_NBYTES} bytes wanted")
     try:
         document = json.loads(data)
-    except (ValueError, RecursionError):
-        raise BadInput("--request: JSON wanted") from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"--request: {name}: expected JSON, got: {error}") from None
     if not isinstance(document, dict):
         raise BadInput("--request: a JSON object with inputs or instances wanted")
     return {key: document[key] for key in ("inputs", "instances", "signature_name") if key in document}
@@ -80,10 +80,11 @@ def _request(name: str) -> dict[str, Any]:
 
 def show_explanation(answer: dict[str, Any]) -> None:
     """Prints an explanation: what it is of, what each feature has read, and what moved the score."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    from compiler.progress import output
+
+    console = output()
     sides = answer["sides"]
     console.print(Text(f"{answer['model']}, row {answer['row']} of {answer['rows']}"))
     if recorded := answer.get("recorded"):

@@ -21,7 +21,7 @@ MAX_MODELS, MAX_TEXT = 10_000, 200
 HIGHEST = 2**63
 BEHIND, ABSENT = "BEHIND", "ABSENT"
 """Beside WAITING and DIVERGED, what is wrong with a version on one replica: it does not serve the newest record, or
-none of the version at all where others serve it and this one nothing as new."""
+none of the version at all where others serve it, as the newest or under a label."""
 
 Key = tuple[str, int]
 """A model and a version of it."""
@@ -43,12 +43,14 @@ class VersionStanding:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one replica said. problem: why there is no answer that could be read, "" where there is one."""
+    """What one replica said. problem: why there is no answer that could be read, "" where there is one. labelled:
+    versions that have a label there."""
 
     where: str
     ready: bool = False
     problem: str = ""
     versions: Mapping[Key, VersionStanding] = field(default_factory=dict)
+    labelled: frozenset[Key] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def read_report(where: str, document: Any, model: str | None = None) -> Said:
     if len(models) > MAX_MODELS:
         raise BadInput(f"at most {MAX_MODELS} models wanted, got {len(models)}")
     versions: dict[Key, VersionStanding] = {}
+    labelled: set[Key] = set()
     for name, entry in models.items():
         if model is not None and name != model:
             continue
@@ -94,7 +97,10 @@ def read_report(where: str, document: Any, model: str | None = None) -> Said:
             if not (number.isascii() and number.isdecimal() and len(number) < 20):
                 raise BadInput(f"served: numbers of versions wanted, got {_short(number)!r}")
             versions[_short(name), int(number)] = _standing(served)
-    return Said(where, ready, "", versions)
+        labels = entry.get("labels")
+        if isinstance(labels, dict):
+            labelled |= {(_short(name), version) for version in labels.values() if type(version) is int}
+    return Said(where, ready, "", versions, frozenset(labelled & versions.keys()))
 
 
 def _standing(served: Any) -> VersionStanding:
@@ -132,20 +138,21 @@ def compare(replicas: Sequence[Said], model: str | None = None) -> FleetReport:
     for said in replicas:
         for key, standing in said.versions.items():
             by_version[key][said.where] = standing
+    labelled = {key for said in replicas for key in said.labelled}
     lines = []
     for key in sorted(by_version):
         newest = _newest(by_version[key].values())
         odd = _odd(by_version[key].values())
-        lines += [_judge(said, key, newest, odd) for said in replicas if _belongs(said, key)]
+        lines += [_judge(said, key, newest, odd) for said in replicas if _belongs(said, key, key in labelled)]
     return FleetReport(tuple(replicas), tuple(lines), tuple(_problems(replicas, lines, model)))
 
 
-def _belongs(said: Said, key: Key) -> bool:
-    """Whether a version is one that the replica serves, or would serve by now: older than all it serves of the model it
-    is not missed."""
+def _belongs(said: Said, key: Key, labelled: bool) -> bool:
+    """Whether a version is one that the replica serves, or ought to: one newer than all it serves of the model, or one
+    that has a label on another replica, so that clients may ask for it. Other old ones are only left over."""
     if said.problem:
         return False
-    return key in said.versions or all(number < key[1] for name, number in said.versions if name == key[0])
+    return key in said.versions or labelled or all(number < key[1] for name, number in said.versions if name == key[0])
 
 
 def _newest(standings: Iterable[VersionStanding]) -> VersionStanding:

@@ -60,7 +60,10 @@ class AdminAddress:
             or parts.scheme not in ("http", "https")
             or parts.path not in ("", "/")
         ):
-            raise BadInput(f"fleet: http://HOST:PORT of an admin port wanted, got {printable(text)[:64]!r}")
+            raise BadInput(
+                "fleet: http://HOST:PORT of an admin port wanted, such as http://127.0.0.1:8502, got "
+                f"{printable(text)[:64]!r}"
+            )
         if parts.username is not None or parts.query or parts.fragment:
             raise BadInput("fleet: http://HOST:PORT of an admin port wanted, and the token by FRESHET_ADMIN_TOKEN")
         return AdminAddress(text.rstrip("/"), host, port, parts.scheme == "https")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from processor.errors import BadInput
+from processor.errors import BadInput, nearest_file
 from serving.commands.key_commands import KeyOption
 
 RepositoryOption = Annotated[str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
@@ -74,8 +74,10 @@ def _samples(path: Path | None) -> dict[str, Any] | None:
         return None
     try:
         document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        raise BadInput("samples: a JSON file wanted") from None
+    except OSError as error:
+        raise BadInput(f"samples: {path.name}: {error.strerror}{nearest_file(path)}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"samples: {path.name}: expected JSON, got: {error}") from None
     inputs = document.get("inputs") if isinstance(document, dict) else None
     if not isinstance(inputs, dict):
         raise BadInput('samples: {"inputs": {NAME: [rows]}} wanted')

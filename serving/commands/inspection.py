@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from compiler.progress import output
 from processor.chain.bare_delta import bare_deltas
 from processor.chain.chain_record import DELTA, REPAIR, ChainRecord
 from processor.chain.ledger import Ledger
@@ -148,7 +148,7 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
             where = ["", "file", f"{reader.manifest.version}.{bare.step}"]
             notes = escape("; ".join(part for part in (wrong, why) if part))
             table.add_row(*where, *counts, f"{bare.path.stat().st_size:,}", notes)
-    console, at = Console(), history.target
+    console, at = output(), history.target
     console.print(table)
     here = f"{reader.manifest.version}.{at.step}"
     console.print(f"served: {here}, digest {at.digest}; the next step is {history.top + 1}", highlight=False)
@@ -201,7 +201,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
     ledger.look()
     history = ledger.history
     bare = [b for b in bare_deltas(files.folder) if b.step > history.top]
-    console = Console()
+    console = output()
     console.print(f"[bold]{model}[/bold] version {number} of {', '.join(map(str, repository.versions(model)))}")
     console.print(
         f"  {escape(manifest.arch)}, created {_when(manifest.created_at)}, "

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from compiler.progress import Reporter, bars
+from compiler.progress import Reporter, bars, output
 from models.analysis.analysis_page import SAVING_HEADS, SUMMARY_HEADS, page, saving_cells, summary_cells
 from models.analysis.changed_rows import ChangedRows, changed_rows
 from models.analysis.row_layers import RowLayers
@@ -47,7 +47,7 @@ def inspect_tables(root: str, model: str, generation: str, since: str, html: Pat
     NotFound and Corrupt."""
     if html is not None and html.is_dir():
         raise BadInput("--html: a file to write wanted, got a folder")
-    console = Console()
+    console = output()
     with bars(console) as reporter:
         found = analyse_tables(root, model, generation, since, reporter)
     _print(console, found)

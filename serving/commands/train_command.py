@@ -11,7 +11,7 @@ import typer
 from rich.console import Console, Group
 from rich.table import Table
 
-from compiler.progress import bars
+from compiler.progress import bars, output
 from serving.commands.orderly_end import end_at_once, end_gently
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def _train(
     """metrics: host and port that they are answered on; port 0: on none."""
     from models.config.train_config import load_config
     from models.runs.live_view import LiveView, live_view
+    from models.runs.run_lock import only_trainer
     from models.runs.train_metrics import TrainMetrics, serve_metrics
     from models.streams.open_rows import checkpoint_folder, open_rows
 
@@ -98,7 +99,7 @@ def _train(
 
     console = Console()
     view = live_view(console) if settings.data.follow else bars(console)
-    with view as reporter:
+    with only_trainer(checkpoint_folder(settings), settings.model.name), view as reporter:
         run = TrainingRun(settings, source, reporter=reporter, beginning=beginning, make_trainer=make_trainer)
         if isinstance(reporter, LiveView):
             reporter.standing = run.standing
@@ -107,7 +108,7 @@ def _train(
             serve_metrics(TrainMetrics(settings.model.name, run.standing), *metrics)
         summary = run.run()
     if profile and summary.spent["step"].times:
-        console.print(_profile(summary.spent))
+        output().print(_profile(summary.spent))
     if summary.report is not None:
         console.print(f"report: {summary.report}", highlight=False, markup=False, soft_wrap=True)
     console.print(

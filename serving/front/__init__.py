@@ -9,7 +9,18 @@ wakeups        replies from session threads to the event loop
 catalog        what clients ask about the server and its models
 model_control  what clients ask of the whole server: statistics, loading, unloading
 shared_memory  regions of system shared memory that clients have registered
+example_text   the first rows of a request as JSON text
 backlog        what waits in a listener's queue at its end
 """
 
-__all__ = ["backlog", "catalog", "exchange", "holdings", "model_control", "queries", "shared_memory", "submitter"]
+__all__ = [
+    "backlog",
+    "catalog",
+    "example_text",
+    "exchange",
+    "holdings",
+    "model_control",
+    "queries",
+    "shared_memory",
+    "submitter",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from processor.errors import BadInput, NotFound, UnknownModel
+from processor.errors import BadInput, NotFound, UnknownModel, UnknownVersion
 from processor.features.limits import RequestLimits
 from processor.generation import Generation
 from processor.package.manifest import Manifest
@@ -80,23 +80,26 @@ def servable(who: Who, find: Callable[..., T], *more: Any) -> T:
         return find(who.model, who.version, who.label, *more)
     except NotFound as error:
         if who.label is None:
-            raise _no_servable(who.model, who.version, error) from None
+            raise _no_servable(who, who.version, error) from None
         if not (who.label.isascii() and who.label.isdigit() and len(who.label) <= 18):
-            raise BadInput(f"Unrecognized servable version label: {who.label[:64]}{_instead(error)}") from None
+            raise BadInput(f"Unrecognized servable version label: {who.label[:64]}{_instead(who, error)}") from None
     try:
         return find(who.model, int(who.label) or None, None, *more)
     except NotFound as error:
-        raise _no_servable(who.model, int(who.label) or None, error) from None
+        raise _no_servable(who, int(who.label) or None, error) from None
 
 
-def _no_servable(model: str, version: int | None, error: NotFound) -> NotFound:
-    which = f"Latest({model[:64]})" if version is None else f"Specific({model[:64]}, {version})"
-    return NotFound(f"Servable not found for request: {which}{_instead(error)}")
+def _no_servable(who: Who, version: int | None, error: NotFound) -> NotFound:
+    model = who.model[:64]
+    which = f"Latest({model})" if version is None else f"Specific({model}, {version})"
+    return NotFound(f"Servable not found for request: {which}{_instead(who, error)}")
 
 
-def _instead(error: NotFound) -> str:
-    """What there is instead of a model that there is not."""
-    return f"; the repository holds {error.known}" if isinstance(error, UnknownModel) else ""
+def _instead(who: Who, error: NotFound) -> str:
+    """What there is instead of a model, version or label that there is not."""
+    if isinstance(error, UnknownModel):
+        return f"; the repository holds {error.known}"
+    return f"; {who.model[:64]} has {error.known}" if isinstance(error, UnknownVersion) and error.known else ""
 
 
 def admit_servable(processor: Answering, who: Who, timeout_s: float | None, key: bytes | None = None) -> Replica:
@@ -114,7 +117,7 @@ def servable_status(processor: Answering, who: Who) -> list[VersionStatus]:
     try:
         known = processor.status(who.model)
     except NotFound as error:
-        raise NotFound(f"Could not find any versions of model {who.model[:64]}{_instead(error)}") from None
+        raise NotFound(f"Could not find any versions of model {who.model[:64]}{_instead(who, error)}") from None
     wanted = who.version if who.label is None else servable_manifest(processor, who)[0].version
     versions = [s for s in known if wanted in (None, s.version)]
     if not versions:

@@ -36,6 +36,7 @@ from processor.sessions.group import GroupOptions
 from processor.tables.remote.reader import RemoteTables
 from processor.versions.control import ControlWords
 from processor.versions.replica import WRITTEN_BY_READERS, Frame, Replica
+from serving.front.example_text import texts
 from serving.workers.channel import Message
 from serving.workers.parcel import Packed, Parcel, Unpacker
 
@@ -196,6 +197,11 @@ class Receiver:
         named = {n for names in (*message["tables"], numbers) for n in names.values()}
         self._arrays = {number: array for number, array in arrays.items() if number in named}
         self._dense, self._dense_numbers = dense, numbers
+
+    def example(self) -> dict[str, str]:
+        """See Replicas.example; as JSON text, empty where there is none."""
+        found = self.replica.example()
+        return texts(found, self.replica.manifest.inputs) if found else {}
 
     def preview(self, message: Message) -> list[Any] | None:
         """See Replicas.preview; as JSON has it."""

@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.clock import Clock, SystemClock
+from processor.columns import Column
 from processor.errors import FreshetError, NotReady
 from processor.generation import Generation
 from processor.mirror.repositories import open_repository
@@ -448,6 +449,17 @@ class FleetReplicas:
             if told is not None:
                 rows, seconds, figures = told
                 return Previewed(rows, seconds, [Figure(*figure) for figure in figures])
+        return None
+
+    def example(self) -> Mapping[str, Column | str] | None:
+        """See Replicas.example: of the first worker that has one."""
+        for worker in list(self._held):
+            try:
+                answer = worker.ask("example", {"version": self.key})
+                if found := answer.result(PREVIEW_TIMEOUT_S)["example"]:
+                    return dict(found)
+            except (Gone, TimeoutError):
+                continue
         return None
 
     def forget(self, frame: int, last: int | None = None) -> None:

@@ -254,7 +254,7 @@ class Worker:
         elif op == "unready":
             self._notice(message["seats"], message["stale"])
             self._predictor.concerns = tuple(message["concerns"])
-        elif op in ("open", "frame", "preview", "forget", "close"):
+        elif op in ("open", "frame", "preview", "example", "forget", "close"):
             first = op == "open" or (op == "frame" and message["first"])
             self._changes.submit(message["version"], lambda: self._change(message, fds), long=first)
         elif op == "routes":
@@ -347,6 +347,9 @@ class Worker:
                 elif op == "preview":
                     told = self._receivers[key].preview(message)
                     self._reply(message, preview=told)
+                    return
+                elif op == "example":
+                    self._reply(message, example=self._receivers[key].example())
                     return
                 elif op == "forget":
                     self._receivers[key].replica.forget(message["frame"], message["last"])

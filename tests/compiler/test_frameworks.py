@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from processor.extras import how_to_install
+
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 pytestmark = pytest.mark.tensorflow
@@ -37,5 +39,5 @@ def test_missing_tensorflow_is_one_clear_line():
         "except Exception as error: print(type(error).__name__, error)"
     )
 
-    subject, install = "training, importing or compiling", "pip install 'freshet-serving[train]'"
+    subject, install = "training, importing or compiling", how_to_install("train")
     assert done.stdout == f"BadInput {subject} needs tensorflow, which is not installed: {install}\n"

@@ -9,7 +9,7 @@ import pytest
 
 from tests import console_pages
 from tests.console_pages import SIZES, VIEWS, overflowing, page_of, show
-from tests.console_stage import MODEL, Stage, held, played
+from tests.console_stage import MODEL, OTHER, Stage, held, played
 from tests.e2e.explanation import CANNED, LONG
 from tests.waiting import until
 
@@ -148,6 +148,7 @@ def test_a_split_is_changed_and_labels_are_set(page, stage):
 
 def test_a_request_is_tried_as_it_was_typed(page, stage):
     show(page, "try")
+    page.get_by_text("It begins with a request that was asked lately.").wait_for()
     page.get_by_label("user", exact=False).first.fill(f"[{LONG}, 3, 4]")
     assert LONG in page.locator("pre").first.inner_text()
     page.get_by_role("button", name="Send").click()
@@ -204,6 +205,30 @@ def test_what_is_held_is_shown_and_rejected(page, stage):
     assert stage.generation() == before
     page.locator(".notice").wait_for(state="hidden")
     assert page.locator(".timeline .undone").count() >= 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_what_is_wrong_is_said_first_and_freshness_counts_from_now(opened, stage, size, scheme):
+    with page_of(opened, stage.address, size, scheme) as page:
+
+        def holding(route):
+            told = route.fetch().json()
+            served = told["models"][OTHER]["served"]["1"]
+            served["chain"] |= {"state": "HELD", "reason": "1.4 held: the mean score would move by 109 %", "behind": 8}
+            served |= {"delta_count": 1, "published_at": served["published_at"] - 7200, "last_freshness_s": 0.2}
+            route.fulfill(json=told)
+
+        page.route("**/admin/models", holding)
+        page.reload()
+        page.locator(f"#state:text-is('{OTHER}: HELD')").wait_for()
+        assert "bad" in page.locator("#state").get_attribute("class")
+        first = page.locator("main .page > *:not(.hidden)").first
+        assert f"{OTHER} HELD: 1.4 held: the mean score would move by 109 % (8 deltas wait)" in first.inner_text()
+        assert page.locator(".card .name").first.inner_text() == OTHER
+        page.locator(".figures dd:has-text('2 h')").wait_for()
+        assert overflowing(page) == []
+        assert page.troubles == []
 
 
 def test_sessions_are_resized(page, stage):

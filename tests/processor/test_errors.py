@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from processor.errors import Corrupt, NotReady, shortage, unreadable
+from processor.errors import Corrupt, NotReady, nearest, nearest_file, shortage, unreadable
 from processor.package.delta import read_delta_file
 from processor.package.mapped_file import MappedFile
 from processor.package.tensors import map_file
@@ -52,3 +52,15 @@ def test_whatever_is_read_of_a_repository_waits_for_descriptors_and_is_not_calle
     for read in reads:
         with few_descriptors(), pytest.raises(NotReady):
             read()
+
+
+def test_nearest_name_is_a_hint_and_a_far_one_is_none():
+    assert nearest("usr", ["item", "user"]) == " (did you mean 'user'?)"
+    assert nearest("price", ["item", "user"]) == ""
+
+
+def test_nearest_file_comes_from_the_same_folder(tmp_path):
+    (tmp_path / "clicks.parquet").touch()
+    assert nearest_file(tmp_path / "clicks.parqet") == " (did you mean 'clicks.parquet'?)"
+    assert nearest_file(str(tmp_path / "other.csv")) == ""
+    assert nearest_file(tmp_path / "nowhere" / "clicks.parquet") == ""

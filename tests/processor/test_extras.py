@@ -1,17 +1,30 @@
+import sys
+from pathlib import Path
+
 import pytest
 
+from processor import extras
 from processor.errors import BadInput
 from processor.extras import EXTRA_OF, how_to_install, needed, wanted
 
 
 @pytest.mark.parametrize("library", sorted(EXTRA_OF))
 def test_a_library_that_is_missing_is_named_with_what_brings_it(library):
-    line = f"this command needs {library}, which is not installed: pip install 'freshet-serving[{EXTRA_OF[library]}]'"
+    line = f"this command needs {library}, which is not installed: {how_to_install(EXTRA_OF[library])}"
     assert wanted("this command", ModuleNotFoundError("no", name=f"{library}.part")) == line
 
 
 def test_a_smaller_extra_is_named_where_there_is_one():
-    assert "'freshet-serving[record]'" in wanted("record", ModuleNotFoundError("no", name="pyarrow"), "record")
+    assert how_to_install("record") in wanted("record", ModuleNotFoundError("no", name="pyarrow"), "record")
+
+
+def test_line_works_where_it_is_pasted_a_checkout_or_an_environment_with_the_distribution(monkeypatch, tmp_path):
+    checkout = Path(extras.__file__).parents[1]
+    monkeypatch.setattr(sys, "prefix", str(checkout / ".venv"))
+    assert how_to_install("record") == ".venv/bin/pip install -e '.[record]'"
+    monkeypatch.setattr(sys, "prefix", "/usr")
+    assert how_to_install("record") == "pip install -e '.[record]'"
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "processor" / "extras.py"))
     assert how_to_install("record") == "pip install 'freshet-serving[record]'"
 
 

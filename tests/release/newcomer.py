@@ -51,14 +51,15 @@ def requirement(line: str) -> str:
 
 
 def install_lines() -> list[str]:
-    """Every `pip install freshet...` in what people read, as written; those of messages as they are printed."""
-    from processor.extras import EXTRA_OF, how_to_install
+    """Every `pip install freshet...` in what people read, as written; those of messages as they are printed where the
+    distribution is installed rather than a checkout."""
+    from processor.extras import DISTRIBUTION, EXTRA_OF
 
     texts = [path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
     for room in ("freshet_serving", "serving", "models", "compiler", "processor"):
         texts.extend(path.read_text() for path in sorted((ROOT / room).rglob("*.py")))
     lines = {found for text in texts for found in LINE.findall(text) if "{" not in found}
-    return sorted(lines | {how_to_install(extra) for extra in EXTRA_OF.values()})
+    return sorted(lines | {f"pip install '{DISTRIBUTION}[{extra}]'" for extra in EXTRA_OF.values()})
 
 
 class Environment:

@@ -30,16 +30,16 @@ def test_the_file_may_be_named_by_the_environment(tmp_path):
     ("text", "message"),
     [
         ("port = 1", "config: unknown key 'port'"),
-        ('http_port = "1"', "config: http_port: int wanted, got str"),
-        ("http_port = true", "config: http_port: int wanted, got bool"),
-        ("models = [1]", "config: models: list of strings wanted"),
+        ('http_port = "1"', "config: http_port: expected an integer, got a string"),
+        ("http_port = true", "config: http_port: expected an integer, got true or false"),
+        ("models = [1]", "config: models: expected a list of strings"),
         ("given = []", "unknown key 'given'"),
         ("groups = 1", "config: groups: sections such as [groups.name] wanted"),
         ("[groups]\nx = 1", "config: groups: sections such as [groups.name] wanted"),
         ("[groups.a]\ncores = 1", "config: groups.a.cores: unknown key; known: models, sessions"),
-        ('[groups.a]\nsessions = "1"', "config: groups.a.sessions: int wanted, got str"),
-        ("[groups.a]\nmodels = [1]", "config: groups.a.models: list of strings wanted, got list"),
-        ("[groups.a]\nsessions = true", "config: groups.a.sessions: int wanted, got bool"),
+        ('[groups.a]\nsessions = "1"', "config: groups.a.sessions: expected an integer, got a string"),
+        ("[groups.a]\nmodels = [1]", "config: groups.a.models: expected a list of strings, got a list"),
+        ("[groups.a]\nsessions = true", "config: groups.a.sessions: expected an integer, got true or false"),
         ("x = ", "not valid TOML"),
     ],
 )
@@ -58,7 +58,7 @@ def test_a_file_that_is_not_there_is_one_clear_line(tmp_path):
 
 
 def test_a_mistake_in_the_environment_names_the_variable():
-    with pytest.raises(BadInput, match="FRESHET_HTTP_PORT: int wanted, got 'x'"):
+    with pytest.raises(BadInput, match="FRESHET_HTTP_PORT: expected an integer, got 'x'"):
         load_config({"repository": "r"}, {"FRESHET_HTTP_PORT": "x"})
 
 

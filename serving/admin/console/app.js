@@ -3,6 +3,7 @@
 import { follow, get, onRefused, signIn, signedIn } from "./api.js";
 import { byId, field, h, replace } from "./dom.js";
 import { SPAN_S } from "./charts.js";
+import { troubles } from "./formats.js";
 import { overview } from "./overview.js";
 import { modelPage } from "./model.js";
 
@@ -26,9 +27,18 @@ export async function refresh() {
   if (again) { again = false; refresh(); }
 }
 
+// A server that answers may still serve what is old: that is said first.
+function standing(info) {
+  const wrong = troubles(info.models);
+  if (!info.ready) return ["not ready", "bad"];
+  if (!wrong.length) return ["ready", "good"];
+  const models = new Set(wrong.map(t => t.name));
+  return [models.size === 1 ? `${wrong[0].name}: ${wrong[0].state}` : `${models.size} models: ${wrong[0].state}`, wrong[0].kind];
+}
+
 function update() {
   const pill = byId("state"), info = state.info;
-  const [text, kind] = state.problem ? [state.problem, "bad"] : !info ? ["connecting", ""] : state.live ? [state.live, "warn"] : info.ready ? ["ready", "good"] : ["not ready", "warn"];
+  const [text, kind] = state.problem ? [state.problem, "bad"] : !info ? ["connecting", ""] : state.live ? [state.live, "warn"] : standing(info);
   if (pill.textContent !== text) pill.textContent = text;
   pill.className = `pill ${kind}`;
   byId("leave").hidden = !signedIn();

@@ -44,7 +44,23 @@ export const signed = value => missing(value) ? "–" : `${value > 0 ? "+" : val
 export const clock = unix => missing(unix) || !unix ? "–" : new Date(unix * 1000).toLocaleTimeString("en-GB");
 export const date = unix => missing(unix) || !unix ? "–" : new Date(unix * 1000).toLocaleString("en-GB");
 export const ago = (unix, now = Date.now() / 1000) => missing(unix) || !unix ? "–" : `${seconds(Math.max(0, Math.floor(now - unix)))} ago`;
+// With the time of day, which a log can be searched for.
+export const when = unix => missing(unix) || !unix ? "–" : `${Date.now() / 1000 - unix < 86400 ? clock(unix) : date(unix)}, ${ago(unix)}`;
 export const parts = generation => String(generation).split(".").map(Number);
 
-const STATES = { CURRENT: "good", WAITING: "warn", HELD: "warn", DIVERGED: "bad", AVAILABLE: "good", LOADING: "warn", END: "bad" };
+const STATES = { CURRENT: "good", WAITING: "warn", HELD: "bad", DIVERGED: "bad", AVAILABLE: "good", LOADING: "warn", END: "bad" };
 export const kindOf = state => STATES[state] || "";
+
+// What is wrong with models, the worst first: { name, state, kind, why, published } each.
+export function troubles(models) {
+  const found = [];
+  for (const [name, model] of Object.entries(models)) {
+    if (!Object.keys(model.served).length) found.push({ name, state: "not served", why: (model.versions.find(v => v.error) || {}).error || "no version is loaded" });
+    for (const [version, served] of Object.entries(model.served)) {
+      const chain = served.chain;
+      if (chain && chain.state !== "CURRENT") found.push({ name, state: chain.state, why: `${Object.keys(model.served).length > 1 ? `version ${version}: ` : ""}${chain.reason}${chain.behind ? ` (${number(chain.behind)} ${chain.behind === 1 ? "delta waits" : "deltas wait"})` : ""}`, published: served.published_at });
+    }
+  }
+  const worst = ["DIVERGED", "not served", "HELD", "WAITING"];
+  return found.map(t => ({ ...t, kind: t.state === "not served" ? "bad" : kindOf(t.state) })).sort((a, b) => worst.indexOf(a.state) - worst.indexOf(b.state));
+}

@@ -51,7 +51,7 @@ export function modelPage(name, tab, context) {
     const chain = served ? served.chain : null, live = state.samples.length ? state.samples[state.samples.length - 1].models[name] : null;
     const facts = [
       ["generation", model.generation || "none"], ["age", served ? seconds(Math.floor(served.age_s)) : "–"],
-      ["freshness", served && served.delta_count ? seconds(served.last_freshness_s) : "–"],
+      ["last delta took", served && served.delta_count ? seconds(served.last_freshness_s) : "–"],
       ["applied in", served && served.delta_count ? seconds(served.last_apply_ms / 1000) : "–"],
       ["requests/s", live ? number(live.requests, live.requests < 10 ? 1 : 0) : "–"], ["digest", served ? served.digest.slice(0, 8) : "–"],
     ];

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { ask } from "./actions.js";
 import { lineChart, sparkline } from "./charts.js";
 import { badge, button, h, keyed, replace, section, table } from "./dom.js";
-import { bytes, clock, kindOf, milliseconds, number, percent, seconds, short } from "./formats.js";
+import { bytes, clock, kindOf, milliseconds, number, percent, seconds, short, troubles } from "./formats.js";
 
 const MOST_LINES = 5;
 const errorsOf = sample => Object.entries(sample.codes).reduce((sum, [code, rate]) => Number(code) >= 400 ? sum + rate : sum, 0);
@@ -13,8 +13,10 @@ export function overview({ refresh }) {
   const figures = h("dl", { class: "figures" });
   const rates = lineChart("Requests per second", short), latency = lineChart("Latency", milliseconds), errors = lineChart("Refused and failed per second", short);
   const models = h("div", { class: "cards" }), sessions = h("div", {}), trail = h("div", {});
+  const wrong = h("div", { class: "wrong", role: "status" });
   const element = h("div", { class: "page" },
     h("h1", { class: "hidden" }, "Overview"),
+    wrong,
     figures,
     h("div", { class: "charts" }, rates, latency, errors),
     section("Models", models),
@@ -35,7 +37,9 @@ export function overview({ refresh }) {
     const now = last ? last.at : Date.now() / 1000, names = Object.keys(info.models);
     // The newest sample that tells of requests: a quiet second has no percentiles.
     const timed = [...samples].reverse().find(x => x.latency_ms && now - x.at < 10);
-    const ages = last ? Object.values(last.models).map(m => m.freshness_s).filter(v => v !== null) : [];
+    // From now, not as the newest delta was when it came: what is held or late grows old.
+    const ages = Object.values(info.models).map(m => m.generation ? m.served[String(m.generation).split(".")[0]] : null).filter(s => s && s.delta_count).map(s => Math.max(0, now - s.published_at));
+    drawWrong(info);
     const failing = last ? errorsOf(last) : null;
     const shown = [
       ["Requests", last ? short(last.requests) : "–", "a second"],
@@ -43,7 +47,7 @@ export function overview({ refresh }) {
       ["p50", timed ? milliseconds(timed.latency_ms.p50) : "–", "of all predictions"],
       ["p99", timed ? milliseconds(timed.latency_ms.p99) : "–", "of all predictions"],
       ["Errors", last ? (last.requests ? percent(failing / last.requests, 2) : short(failing)) : "–", last && last.requests ? "of requests" : "a second"],
-      ["Freshness", ages.length ? seconds(Math.max(...ages)) : "–", "newest delta, published to served"],
+      ["Freshness", ages.length ? seconds(Math.floor(Math.max(...ages))) : "–", "since the oldest model's newest delta"],
     ];
     keyed(figures, shown, x => x[0], ([name, value, what]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value), h("small", {}, what))));
     const points = of => samples.map(x => [x.at, of(x)]);
@@ -53,9 +57,16 @@ export function overview({ refresh }) {
     errors.draw([{ name: "4xx", test: c => c < 500 }, { name: "5xx", test: c => c >= 500 }].map(({ name, test }) => ({
       name, points: points(x => Object.entries(x.codes).reduce((sum, [c, r]) => Number(c) >= 400 && test(Number(c)) ? sum + r : sum, 0)),
     })), now);
+    const bad = troubles(info.models).map(t => t.name);
+    names.sort((a, b) => bad.includes(b) - bad.includes(a));
     keyed(models, names.map(name => ({ name, model: info.models[name], live: last ? last.models[name] : null, second: Math.floor(now) })), x => x.name,
       ({ name, model, live }) => modelCard(name, model, live, samples, now));
     drawSessions(info);
+  }
+
+  function drawWrong(info) {
+    keyed(wrong, troubles(info.models), t => `${t.name} ${t.state} ${t.why}`, t => h("div", { class: `notice ${t.kind}` },
+      h("p", {}, h("b", {}, h("a", { href: `#/models/${encodeURIComponent(t.name)}` }, t.name), ` ${t.state}`), `: ${t.why}`, t.published ? `. What is served was published at ${clock(t.published)}.` : "")));
   }
 
   function drawSessions(info) {
@@ -97,7 +108,7 @@ function modelCard(name, model, live, samples, now) {
     h("span", { class: "card-rate" }, h("b", {}, live ? short(live.requests) : "–"), h("small", {}, "requests/s"), sparkline(rates, now, `Requests to ${name} in five minutes`)),
     h("span", { class: "card-facts" },
       fact("age", served ? seconds(Math.floor(served.age_s)) : "–"),
-      fact("freshness", served && served.delta_count ? seconds(served.last_freshness_s) : "–"),
+      fact("last delta took", served && served.delta_count ? seconds(served.last_freshness_s) : "–"),
       fact("memory", bytes(memory)),
       fact("deltas", served ? number(served.delta_count) : "–")),
     labels.length ? h("span", { class: "labels" }, labels.map(([label, v]) => badge(`${label} → ${v}`))) : null,

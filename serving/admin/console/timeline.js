@@ -5,7 +5,7 @@ import { ask } from "./actions.js";
 import { deltaStrip } from "./charts.js";
 import { freshet, reasonOf } from "./commands.js";
 import { badge, button, h, keyed, replace, section } from "./dom.js";
-import { ago, bytes, date, number, parts, percent, score, seconds } from "./formats.js";
+import { bytes, date, number, parts, percent, score, seconds, when } from "./formats.js";
 
 const PAGE = 40;
 const STATES = { current: "good", served: "", undone: "bad", waits: "warn" };
@@ -71,8 +71,9 @@ export function timelineView(page) {
     const here = e.here, back_ = e.state === "served";
     const facts = here ? [["rows", number(here.rows)], here.removed ? ["removed", number(here.removed)] : null, ["size", bytes(e.nbytes)],
       here.apply_ms ? ["applied in", seconds(here.apply_ms / 1000)] : null, here.apply_ms && here.verdict !== "replayed" ? ["age", seconds(here.age_s)] : null,
-      here.score_shift !== null ? ["score shift", percent(here.score_shift, 2)] : null].filter(Boolean) : [["size", bytes(e.nbytes)]];
-    const verdict = here && here.verdict !== "replayed" ? badge(here.verdict === "in line" ? "guard: in line" : here.verdict === "out of line" ? "guard: held" : "guard: off", here.verdict === "out of line" ? "warn" : here.verdict === "in line" ? "good" : "") : null;
+      here.score_shift !== null ? ["score shift", percent(here.score_shift, 2)] : null].filter(Boolean) : [e.rows === null ? null : ["rows", number(e.rows)], ["size", bytes(e.nbytes)]].filter(Boolean);
+    // In line is the rule, and not worth a word at each.
+    const verdict = here && here.verdict !== "replayed" && here.verdict !== "in line" ? badge(here.verdict === "out of line" ? "guard: held" : "guard: off", here.verdict === "out of line" ? "bad" : "") : null;
     return h("li", { class: `delta ${e.state}`, "data-number": String(e.number) }, h("span", { class: "dot", "aria-hidden": "true" }),
       h("details", { open: open || false },
         h("summary", {}, h("span", { class: "line-head" }, h("b", { class: "generation" }, e.generation), e.state === "served" ? null : badge(e.state, STATES[e.state]), verdict,
@@ -85,8 +86,8 @@ export function timelineView(page) {
       back_ ? button("Roll back to here…", () => back(e), { class: "quiet back", "aria-label": `Roll back to here: ${e.generation}` }) : null);
   }
 
-  const stamp = at => h("time", { "data-at": String(at), title: date(at) }, ago(at));
-  function ages() { for (const time of list.querySelectorAll("time")) time.textContent = ago(Number(time.dataset.at)); }
+  const stamp = at => h("time", { "data-at": String(at), title: date(at) }, when(at));
+  function ages() { for (const time of list.querySelectorAll("time")) time.textContent = when(Number(time.dataset.at)); }
 
   return {
     element, look,

@@ -8,7 +8,7 @@ import { milliseconds, score } from "./formats.js";
 // What was typed, by model: it is there when somebody comes back, and where it is explained.
 export const typed = new Map();
 
-const SOURCES = { recorded: "It begins with a recorded request.", "warm-up": "It begins with a request that warms this version.", "made up": "Nothing was recorded, so the values are made up; ids have rows where the table is looked up by them." };
+const SOURCES = { recorded: "It begins with a recorded request.", "asked lately": "It begins with a request that was asked lately.", "warm-up": "It begins with a request that warms this version.", "made up": "Nothing was recorded or asked yet, so the values are made up; ids have rows where the table is looked up by them." };
 const shape = i => `${i.dtype}${i.ragged ? ", ragged: a list a row" : i.columns ? ` [n, ${i.columns}]` : " [n]"}`;
 
 // The body of a predict request, as text: an int64 would not survive being a number here.

@@ -25,6 +25,11 @@ def copied(foreign, tmp_path):
 def test_a_path_with_nothing_or_something_else_is_no_source(tmp_path):
     assert "a SavedModel folder, a .keras or .onnx file" in refused(tmp_path / "nothing", NotFound)
     assert "saved_model.pb is missing" in refused(tmp_path)
+    for name, hint in (("m.pt", "come by ONNX"), ("m.pkl", "come by ONNX"), ("m.h5", "save it as .keras")):
+        (tmp_path / name).write_bytes(b"PK")
+        assert hint in refused(tmp_path / name)
+    (tmp_path / "model.onnx").touch()
+    assert refused(tmp_path / "modle.onnx", NotFound).endswith("No such file or directory (did you mean 'model.onnx'?)")
     (tmp_path / "text.keras").write_text("not a zip")
     assert "a .keras file wanted" in refused(tmp_path / "text.keras")
 

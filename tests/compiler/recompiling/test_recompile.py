@@ -23,6 +23,7 @@ from models.zoo import deepfm
 from models.zoo.dense_input import DenseInput
 from processor.engine import PredictRequest, Processor, ProcessorConfig
 from processor.errors import BadInput, Conflict, Corrupt, NotFound
+from processor.extras import how_to_install
 from processor.package.delta import Delta
 from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from processor.package.version import MANIFEST, VersionReader
@@ -267,9 +268,7 @@ def test_a_compile_that_fails_leaves_the_version_as_it_was(folder, monkeypatch):
 def test_backends_that_are_missing_are_named_and_the_others_compiled(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     report = compiled(folder, ("openvino", "onnxruntime"))
-    assert report.skipped == [
-        "backend openvino: the library openvino is not installed: pip install 'freshet-serving[openvino]'"
-    ]
+    assert report.skipped == [f"backend openvino: the library openvino is not installed: {how_to_install('openvino')}"]
     assert {e.backend for e in report.manifest.executables} == {"onnxruntime"}
     with pytest.raises(BadInput, match="backends: none can be compiled here: backend openvino: the library"):
         compiled(folder, ("openvino",))

@@ -79,9 +79,9 @@ def refuse(stub, probe):
     name, details = code(lambda r: setattr(r.model_spec, "name", "other"))
     assert (name, details) == ("NOT_FOUND", "Servable not found for request: Latest(other); the repository holds small")
     name, details = code(lambda r: setattr(r.model_spec.version, "value", 9))
-    assert (name, details) == ("NOT_FOUND", "Servable not found for request: Specific(small, 9)")
+    assert (name, details) == ("NOT_FOUND", "Servable not found for request: Specific(small, 9); small has version 1")
     name, details = code(lambda r: setattr(r.model_spec, "version_label", "canary"))
-    assert (name, details) == ("INVALID_ARGUMENT", "Unrecognized servable version label: canary")
+    assert (name, details) == ("INVALID_ARGUMENT", "Unrecognized servable version label: canary; small has no label")
     assert code(lambda r: r.inputs.pop("user"))[0] == "INVALID_ARGUMENT"
     assert code(lambda r: r.output_filter.append("x"))[0] == "INVALID_ARGUMENT"
     assert code(lambda r: setattr(r.model_spec, "signature_name", "x"))[0] == "INVALID_ARGUMENT"

@@ -183,7 +183,7 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ({"data__format": "parket"}, r"data\.format: one of .* got 'parket' \(did you mean 'parquet'\?\)"),
         (
             {"data__path": "x.bin"},
-            r"data\.format: one of parquet, csv, tfrecord, libsvm, criteo, movielens wanted; the path 'x\.bin'",
+            r"data\.path: a file, folder or glob wanted, got 'x\.bin', where nothing is",
         ),
         ({"data__label": None}, r"data\.label: the name of the column with the labels wanted, got nothing"),
         (
@@ -273,7 +273,10 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ({"train__holdout": 1.0}, r"train\.holdout: 0 to 0\.9 wanted, got 1\.0"),
         ({"train__seed": -1}, r"train\.seed: 0 to"),
         ({"publish__repository": ""}, r"publish\.repository: a folder wanted"),
-        ({"publish__repository": "ftp://x"}, r"publish\.repository: a folder, or s3://, .* wanted, got one of 'ftp'"),
+        (
+            {"publish__repository": "ftp://x"},
+            r"publish\.repository: a folder, or s3://BUCKET, .* got one of 'ftp'",
+        ),
         ({"publish__trainer_folder": "s3://a/b"}, r"publish\.trainer_folder: a folder of this machine's disk wanted"),
         ({"publish__keep_versions": 1}, r"publish\.keep_versions: 0, or 2 or more wanted, got '1'"),
         ({"publish__full_rows": -1}, r"publish\.full_rows: 0 to"),

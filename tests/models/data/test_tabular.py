@@ -342,7 +342,26 @@ def test_a_truncated_gzip_is_refused(tmp_path):
 def test_a_file_that_is_not_parquet_is_refused(tmp_path):
     (tmp_path / "c.parquet").write_bytes(b"user,click\n")
 
+    assert refusal(tmp_path / "c.parquet", "parquet") == (
+        'c.parquet: expected a Parquet file, got text with commas, which looks like CSV (data.format = "csv")'
+    )
+    (tmp_path / "c.parquet").write_bytes(b"PAR1\x15\x04")
+    assert refusal(tmp_path / "c.parquet", "parquet").endswith("got one that is cut short: its end is missing")
+    (tmp_path / "c.parquet").write_bytes(b"\0" * 20)
     assert refusal(tmp_path / "c.parquet", "parquet").startswith("c.parquet: a Parquet file wanted, could not read it")
+
+
+def test_wrong_separator_and_a_missing_header_are_told(tmp_path):
+    (tmp_path / "c.csv").write_text("user;click\n1;0\n")
+    assert refusal(tmp_path / "c.csv", "csv") == "c.csv: expected columns separated by ',', got a header with ';'"
+    (tmp_path / "c.csv").write_text("1,0\n2,1\n")
+    assert refusal(tmp_path / "c.csv", "csv").endswith("is no header: expected names of columns there")
+
+
+def test_cell_that_is_no_time_is_named_with_its_row(tmp_path):
+    (tmp_path / "c.csv").write_text("user,click,at\n1,0,2026-11-24 10:00:00\n2,1,17\n")
+    told = refusal(tmp_path / "c.csv", "csv", time="at")
+    assert told == "column 'at': expected a date and time, got '17' at row 1 of c.csv"
 
 
 def test_an_empty_parquet_table_is_refused(tmp_path):

@@ -23,8 +23,8 @@ def normalised(layout, seed=0):
     return keras.Model(x, keras.layers.Dense(1, kernel_initializer=initial, name="out")(h))
 
 
-def make_step(arch="deepfm", **model):
-    raw = {"model": {"name": "m", "arch": arch, **model}, "data": {"path": "x.csv", "label": "y"}}
+def make_step(arch="deepfm", train=None, **model):
+    raw = {"model": {"name": "m", "arch": arch, **model}, "data": {"path": "x.csv", "label": "y"}, "train": train or {}}
     config = parse_config(raw | {"features": {"a": {"kind": "float", "transform": "none"}, "b": {"kind": "float"}}})
     settings = chosen(config.train, config.features, None)
     return DenseStep(draft(config, {}), settings, config.network)
@@ -44,15 +44,27 @@ def learn(step, x, label):
         (512, 512, 512),
         (129, 512, 512),
         (128, 512, 128),
-        (1, 512, 2),
-        (3, 512, 8),
-        (600, 512, 600),
+        (1, 512, 128),
+        (8, 32, 32),
+        (600, 512, 1024),
+        (250, 32, 512),
+        (513, 32, 1024),
         (1, 1, 1),
         (5, 7, 7),
     ],
 )
 def test_a_batch_takes_the_smallest_size_that_it_fits_in_and_few_sizes_there_are(rows, batch_rows, size):
     assert _size(rows, batch_rows) == size
+
+
+def test_small_run_with_batches_and_windows_of_many_sizes_compiles_four_executables():
+    """A run over 3,000 rows spent most of its time in the compiler: nine executables, one for each odd size."""
+    step = make_step(hidden=[4], train={"batch_rows": 32})
+    for rows in (32, 8, 26, 16, 32):
+        learn(step, np.zeros((rows, 2), np.float32), np.ones(rows, np.float32))
+    for rows in (32, 16, 26, 250, 263):
+        assert len(step.score(rows, lambda start, stop, room: room.fill(0.5))) == rows
+    assert sorted(step._functions) == [("gradients", 32), ("moves", 1), ("scores", 32), ("scores", 512)]
 
 
 def test_statistics_of_a_batch_are_of_its_rows_alone():

@@ -12,6 +12,7 @@ from models.evaluation.evaluate import evaluate, fields_of, inputs_of, user_colu
 from models.evaluation.generation_scorer import GenerationScorer
 from processor.errors import BadInput
 from processor.package.manifest import Feature, Input
+from processor.package.transforms import Transform
 from tests.models.evaluation.conftest import ROWS
 from tests.models.training.test_loop import Notes
 
@@ -50,6 +51,17 @@ def test_a_column_that_is_not_there_stops_it_before_a_row_is_scored(evaluated, s
         evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig(("clicked",)), Notes())
     with pytest.raises(BadInput, match=r"evaluate\.group: a column of one value"):
         evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig((), "history"), Notes())
+
+
+def test_input_that_hours_are_made_of_is_read_as_a_time(scorer):
+    steps = [("hour.0", "floor_divide", ["at"], [3600], []), ("hour", "floor_modulo", ["hour.0"], [24], [])]
+    manifest = replace(
+        scorer.description,
+        inputs=[Input("at", "int64"), Input("item", "int64")],
+        features=[Feature("hour", "id", "hour", table="hour"), Feature("item", "id", "item", table="item")],
+        transforms=[Transform(*step) for step in steps],
+    )
+    assert fields_of(manifest) == [Field("at", "seconds"), Field("item", "id")]
 
 
 def test_inputs_that_pack_columns_are_read_from_their_features(scorer):

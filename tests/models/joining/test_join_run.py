@@ -440,7 +440,7 @@ def test_mistakes_name_the_options_of_the_join(place, tmp_path):
     assert told(outcomes="redis://host").startswith(
         "--outcomes: redis[s]://[user:password@]host[:port][/db]/stream wanted"
     )
-    assert told(outcomes="kafka://host").startswith("--outcomes: kafka://host:port[,host:port]/topic wanted")
+    assert told(outcomes="kafka://host").startswith("--outcomes: expected kafka://HOST:PORT[,HOST:PORT]/TOPIC, got")
     place.join()
     assert told(outcomes="redis://127.0.0.1:1/clicks") == (
         "--outcomes: a folder of Parquet files wanted, which has been read so far, got stream clicks of Redis;"

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from models.parallel.mpi_launch import Relay, death
 from processor.errors import BadInput
+from processor.extras import how_to_install
 from tests.models.parallel.starting import PATIENCE_S, ROOT
 from tests.waiting import until
 
@@ -64,7 +66,7 @@ def test_without_an_mpi_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda *args, **named: None)
     from models.parallel.mpi_launch import launch
 
-    with pytest.raises(BadInput, match=r"pip install 'freshet-serving\[mpi\]'"):
+    with pytest.raises(BadInput, match=re.escape(how_to_install("mpi"))):
         launch(2, ["true"])
 
 

@@ -129,7 +129,7 @@ def test_no_broker_is_one_line(monkeypatch):
     "url", ["kafka://host", "kafka:///topic", "kafka://user:password@host/topic", "http://host/topic"]
 )
 def test_a_url_that_names_no_topic_is_refused(url):
-    with pytest.raises(BadInput, match=r"data.path: kafka://host:port\[,host:port\]/topic wanted"):
+    with pytest.raises(BadInput, match=r"data.path: expected kafka://HOST:PORT\[,HOST:PORT\]/TOPIC, got"):
         KafkaStream(url, SCHEMA)
 
 

@@ -13,6 +13,7 @@ from processor.backends.base import Artefact, missing
 from processor.backends.capsule import pack, sha256
 from processor.backends.opening import executable_files, open_programs
 from processor.errors import BadInput, Corrupt
+from processor.extras import how_to_install
 from processor.machine import Machine
 from processor.package.manifest import ExecutableEntry, File
 from processor.package.tensors import crc32
@@ -172,7 +173,7 @@ def test_a_missing_library_is_one_line_and_the_next_backend_serves():
     found, _ = opened(Package().machine_code(4).portable(4), absent=["xla"])
     assert served(found) == {4: "onnxruntime"}
     assert found.refused == [
-        "xla-x86_64-avx2 float32 b4: backend xla: the library xla is not installed: pip install 'freshet-serving[xla]'"
+        f"xla-x86_64-avx2 float32 b4: backend xla: the library xla is not installed: {how_to_install('xla')}"
     ]
 
 

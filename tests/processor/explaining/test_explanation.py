@@ -116,7 +116,7 @@ def test_a_generation_out_of_reach_is_refused_with_the_way_to_load_it(version, e
     assert explainer.reaches(Question(version, 1))
     assert not explainer.reaches(Question(version, 0))
     with pytest.raises(
-        Conflict, match=r"1\.0 is not in the undo log, which goes back to 1\.1.*delta rollback small 1\.0"
+        Conflict, match=r"1\.0 is not in the undo log, which goes back to 1\.1.*--generation 1\.0` scores a table"
     ):
         explainer.explain(inputs_of(), 0, Question(version), Question(version, 0))
     with pytest.raises(Conflict, match=r"1\.9 is not served yet; the newest is 1\.3"):

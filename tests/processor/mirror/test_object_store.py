@@ -171,7 +171,7 @@ def test_a_key_that_leads_elsewhere_is_refused(store, key):
 def test_an_address_that_can_be_none_is_one_line_without_its_secrets(address):
     assert is_address(address)
     with pytest.raises(
-        BadInput, match=r"^repository: a folder, or s3://, gs:// or az:// with a bucket wanted"
+        BadInput, match=r"^repository: a folder, or s3://BUCKET, gs://BUCKET or az://BUCKET wanted"
     ) as caught:
         open_store(address)
     assert "password" not in str(caught.value)
@@ -272,7 +272,7 @@ def test_what_a_store_refuses_is_said_in_one_line(monkeypatch, status, said):
 
 def test_the_library_is_an_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
-    with pytest.raises(BadInput, match=r"^repository s3:// needs obstore, .*freshet-serving\[objects\]"):
+    with pytest.raises(BadInput, match=r"^repository s3:// needs obstore, .*pip install -e '\.\[objects\]'"):
         open_store("s3://bucket/x")
 
 

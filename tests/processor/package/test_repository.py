@@ -210,7 +210,7 @@ def test_whatever_the_path_only_files_inside_are_found(jail, path):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".a", "a b", "a\0", "ä", "a" * 129, "a\n"])
 def test_a_name_that_is_no_plain_name_is_refused(name):
-    with pytest.raises(BadInput, match="label: letters, digits"):
+    with pytest.raises(BadInput, match="label: expected a name of letters, digits"):
         check_name(name, "label")
 
 

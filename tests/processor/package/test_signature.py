@@ -74,5 +74,5 @@ def test_without_the_library_one_line_says_what_to_install(tmp_path, monkeypatch
         if name.partition(".")[0] == "cryptography":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(BadInput, match=r"a signature needs cryptography, .*freshet-serving\[signed\]"):
+    with pytest.raises(BadInput, match=r"a signature needs cryptography, .*pip install -e '\.\[signed\]'"):
         new_key(str(tmp_path / "team"))

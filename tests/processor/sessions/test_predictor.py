@@ -16,6 +16,7 @@ from processor.errors import (
     NotFound,
     Overloaded,
     UnknownModel,
+    UnknownVersion,
 )
 from tests.packages import make_inputs, make_weights, reference, tag_id, write_package
 from tests.processor.engines import TIMEOUT_S, USERS, Replies, assert_reply, request, scores
@@ -90,7 +91,7 @@ def test_a_batch_mixes_replies_and_errors_each_in_its_place(open_processor):
     assert_reply(replies[2], "1.0", scores([3], seed=5))
     assert_reply(replies[6], "1.0", scores(range(300)))
     kinds = [type(r) for r in replies]
-    assert kinds == [PredictReply, UnknownModel, PredictReply, BadInput, Expired, NotFound, PredictReply]
+    assert kinds == [PredictReply, UnknownModel, PredictReply, BadInput, Expired, UnknownVersion, PredictReply]
     assert open_processor().batch_process([]) == []
 
 

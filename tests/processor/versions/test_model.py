@@ -239,7 +239,7 @@ def test_a_labelled_version_cannot_be_unloaded_and_goes_when_its_label_moves_on(
 def test_a_label_that_cannot_be_set_changes_nothing(root, monkeypatch):
     model = open_model(root)
     for label in ("", "a/b", "..", "a" * 129):
-        with pytest.raises(BadInput, match="label: letters"):
+        with pytest.raises(BadInput, match="label: expected a name of letters"):
             model.set_label(label, 1)
     with pytest.raises(NotFound, match="version 7"):
         model.set_label("stable", 7)

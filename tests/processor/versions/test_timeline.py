@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from processor.errors import NotFound
+from processor.errors import Corrupt, NotFound
 from processor.generation import Generation
+from processor.package.delta import rows_of_file, write_delta
 from processor.versions.timeline import MOST
 from tests.guarded import Stream, write_guarded
 from tests.packages import make_delta, write_package
@@ -85,8 +86,19 @@ def test_a_delta_that_is_held_waits_behind_its_gate_with_the_reason(tmp_path):
     assert told["chain"]["state"] == "HELD"
     assert told["gate"] == told["generation"] == good["generation"]
     assert (delta["state"], delta["here"]["verdict"]) == ("waits", "out of line")
+    assert delta["rows"] == delta["here"]["rows"] > 0
     assert delta["here"]["reason"]
     assert "hold" in [e["kind"] for e in told["entries"]]
     model.reject(1, "bad")
     assert shown(model)[0][0] == "rollback"
     assert ("delta", delta["generation"], "undone") in shown(model)
+
+
+def test_rows_of_a_file_are_counted_by_its_head_and_a_broken_one_has_none(tmp_path):
+    path = tmp_path / "1.safetensors"
+    write_delta(path, make_delta(1, [1, 2, 3], [4], tags=["a"]))
+    assert rows_of_file(path) == 4
+    for data in (b"", b"PAR1", path.read_bytes()[:40], (10**12).to_bytes(8, "little") + b"{"):
+        path.write_bytes(data)
+        with pytest.raises(Corrupt, match=r"1\.safetensors: a delta's header wanted"):
+            rows_of_file(path)

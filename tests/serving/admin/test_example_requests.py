@@ -12,8 +12,9 @@ from processor.engine import PredictReply, PredictRequest
 from processor.features.limits import DEFAULTS
 from processor.generation import Generation
 from processor.package.manifest import Input
-from serving.admin.example_requests import ExampleRequests, _text
+from serving.admin.example_requests import ExampleRequests
 from serving.codecs.tfs_rest import decode
+from serving.front.example_text import text_of
 from serving.telemetry.recorder import Recorder
 from tests.packages import make_inputs, write_package
 from tests.serving.admin.test_model_views import processor  # noqa: F401
@@ -37,6 +38,13 @@ def test_what_is_made_up_is_a_request_whose_ids_have_rows(version, processor):  
     assert processor.lookups(version)[0].tolist() == [3, 0]
 
 
+def test_request_that_was_asked_lately_comes_before_one_that_is_made_up(version, processor):  # noqa: F811
+    processor.process(PredictRequest("small", make_inputs([7, 8], tags=[["a"], ["seen", "b"]]), version=1))
+    told = ExampleRequests().signature(version)
+    assert told["source"] == "asked lately"
+    assert [i["example"] for i in told["inputs"]][:2] == ["[7,8]", '[["a"],["seen","b"]]']
+
+
 def test_a_recorded_request_comes_first(version, tmp_path):
     recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 20, "w0")
     inputs = make_inputs([7, 8])
@@ -57,14 +65,14 @@ def test_a_folder_of_rubbish_is_an_example_less(version, tmp_path):
 
 def test_values_are_json_to_the_last_digit_and_few():
     ids = np.array([2**63 - 1, -(2**63), 2**53 + 1, 4], np.int64)
-    assert _text(ids, Input("user", "int64")) == "[9223372036854775807,-9223372036854775808,9007199254740993]"
+    assert text_of(ids, Input("user", "int64")) == "[9223372036854775807,-9223372036854775808,9007199254740993]"
     ragged = Ragged(np.arange(100, dtype=np.int64), np.array([0, 90, 95, 100]))
-    assert [len(row) for row in json.loads(_text(ragged, Input("seen", "int64", ragged=True)))] == [24, 5, 5]
+    assert [len(row) for row in json.loads(text_of(ragged, Input("seen", "int64", ragged=True)))] == [24, 5, 5]
     words = Strings.of([b"caf\xc3\xa9", b"\xff\xfe", b"x", b"y"])
-    assert json.loads(_text(words, Input("word", "string"))) == ["café", {"b64": "//4="}, "x"]
-    assert json.loads(_text(words, Input("word", "string", columns=2)))[1] == ["x", "y"]
+    assert json.loads(text_of(words, Input("word", "string"))) == ["café", {"b64": "//4="}, "x"]
+    assert json.loads(text_of(words, Input("word", "string", columns=2)))[1] == ["x", "y"]
     floats = np.array([[0.1, np.nan], [np.inf, 2.0]], np.float32)
-    assert _text(floats, Input("f", "float32", columns=2)) == "[[0.1,0.0],[0.0,2.0]]"
+    assert text_of(floats, Input("f", "float32", columns=2)) == "[[0.1,0.0],[0.0,2.0]]"
 
 
 def test_a_table_gives_ids_that_it_has(tmp_path, version):

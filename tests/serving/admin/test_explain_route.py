@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from processor.engine import PredictRequest
+from processor.generation import Generation
 from serving.admin.api import create_admin
 from serving.admin.explain_route import WAITING, ExplainSettings
 from serving.lifecycle import Lifecycle
@@ -78,6 +79,13 @@ def test_it_is_compared_with_a_generation_that_was_served_before(ask):
     np.testing.assert_allclose(swapped["change"]["score"], -np.array(answer["change"]["score"]), atol=1e-7)
 
 
+def test_generation_that_was_undone_is_told_with_the_record_that_did_it(ask, processor):
+    processor.rollback("small", Generation.parse("1.1"), "bad labels")
+    told = error_of(ask(json={"inputs": REQUEST, "against": "1.2"}), 409)
+    assert told.startswith("generation 1.2 was undone by record 3, a rollback to 1.1; `freshet evaluate")
+    assert "delta rollback" not in told
+
+
 def test_the_scores_are_those_that_are_served(ask, processor):
     inputs = make_inputs([3, 4, 99], tags=[["a"], ["zz"], []])
     served = processor.process(PredictRequest("small", inputs)).outputs["score"]
@@ -96,7 +104,7 @@ def test_the_scores_are_those_that_are_served(ask, processor):
         ({"inputs": REQUEST, "row": 2}, 400, "row: 0 to 1 wanted, got 2"),
         ({"inputs": REQUEST, "row": -1}, 400, "body.row"),
         ({"inputs": REQUEST, "row": True}, 400, "body.row"),
-        ({"inputs": REQUEST, "rows": 1}, 400, "body.rows: Extra inputs"),
+        ({"inputs": REQUEST, "rows": 1}, 400, "body.rows: unknown field"),
         ({"inputs": REQUEST, "version": 1, "label": "live"}, 400, "one of version and label"),
         ({"inputs": REQUEST, "label": "live"}, 404, "label 'live'"),
         ({"inputs": REQUEST, "version": 2}, 404, "version 2"),

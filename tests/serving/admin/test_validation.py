@@ -9,6 +9,7 @@ from serving.admin.validation import Strict, validated
 
 class Sample(Strict):
     count: int = Field(gt=0)
+    share: dict[str, int | float] | None = None
 
 
 def test_a_document_becomes_its_model():
@@ -18,12 +19,15 @@ def test_a_document_becomes_its_model():
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"count": 0}, "body.count: Input should be greater than 0"),
-        ({"count": "3"}, "body.count: Input should be a valid integer"),
-        ({"count": True}, "body.count: Input should be a valid integer"),
-        ({"count": 3, "more": 1}, "body.more: Extra inputs are not permitted"),
-        ({}, "body.count: Field required"),
-        (["count"], "body: Input should be a valid dictionary"),
+        ({"count": 0}, "body.count: expected a number above 0, got 0"),
+        ({"count": "3"}, "body.count: expected an integer, got '3'"),
+        ({"count": True}, "body.count: expected an integer, got true"),
+        ({"count": 3, "more": 1}, "body.more: unknown field; known: count, share"),
+        ({"cuont": 3}, r"body.count: expected a value, got nothing"),
+        ({"count": 3, "cuont": 3}, r"body.cuont: unknown field \(did you mean 'count'\?\)"),
+        ({"count": 3, "share": {"1": "a"}}, "body.share.1: expected an integer or a number, got 'a'"),
+        ({}, "body.count: expected a value, got nothing"),
+        (["count"], "body: expected an object, got a list"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_field(document, message):

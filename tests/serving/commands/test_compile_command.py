@@ -3,6 +3,7 @@ import sys
 import pytest
 
 from processor.errors import FreshetError
+from processor.extras import how_to_install
 from tests.serving.commands.running import run
 
 
@@ -24,9 +25,7 @@ def test_compile_says_what_serves_each_batch_size_and_what_was_not_compiled(tmp_
         "1,4",
     )
     lines = run(*chosen).splitlines()
-    assert lines[0].startswith(
-        "backend openvino: the library openvino is not installed: pip install 'freshet-serving[openvino]'"
-    )
+    assert lines[0].startswith(f"backend openvino: the library openvino is not installed: {how_to_install('openvino')}")
     assert lines[1].startswith("precision: float32 alone, as there is nothing to check a lower one by: --data")
     assert lines[2].startswith("bench 1: 1: onnxruntime ")
     table = run(*chosen, "--report")

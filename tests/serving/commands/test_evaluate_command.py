@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,15 @@ def test_a_training_file_says_what_to_score_and_tables_what_came_of_it(config):
     assert "grouped by user: AUC 0." in told
     assert "a.b<c>" in told
     assert "(empty)" in told
+
+
+def test_what_the_file_publishes_and_how_its_data_are_named_is_no_matter(config, evaluated, tmp_path):  # noqa: F811
+    path = tmp_path / "train.toml"
+    text = path.read_text().replace("[publish]", "[publish]\ndelta_seconds = 2")
+    path.write_text(text.replace("[data]", '[data]\nformat = "parquet"'))
+    copy = tmp_path / "rows.of.monday"
+    copy.write_bytes(Path(evaluated.data.path).read_bytes())
+    assert "over 400 rows" in run("evaluate", "--config", config, "--data", str(copy))
 
 
 def test_a_model_of_the_repository_needs_no_training_file_and_json_is_a_line_each(evaluated):  # noqa: F811

@@ -133,7 +133,7 @@ def test_the_reply_is_printed_as_it_came(server):
         ((), None, "either --request or --request-id wanted"),
         (("--request", "x", "--request-id", "y"), None, "either --request or --request-id wanted"),
         (("--request", "nowhere.json"), None, "No such file"),
-        (("--request", "-"), "[", "JSON wanted"),
+        (("--request", "-"), "[", "--request: -: expected JSON, got: Expecting value: line 1"),
         (("--request", "-"), "[]", "a JSON object"),
     ],
 )

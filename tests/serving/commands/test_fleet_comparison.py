@@ -47,6 +47,16 @@ def test_who_serves_an_older_generation_is_behind_by_so_many_records():
     assert report.problems == ("b: behind at ctr 3.4, the newest is 3.7",)
 
 
+def test_version_that_has_a_label_elsewhere_is_missed_where_it_is_not_served():
+    def of(where, *versions, **labels):
+        served_there = {str(version): served() for version in versions}
+        return read_report(where, {"ready": True, "models": {"ctr": {"served": served_there, "labels": labels}}})
+
+    report = compare([of("a", 1, 2, stable=1), of("b", 2)])
+    assert report.problems == ("b: does not serve version 1 of ctr",)
+    assert compare([of("a", 1, 2, stable=2), of("b", 2)]).well
+
+
 def test_a_rollback_is_newer_than_what_it_undoes_though_its_step_is_lower():
     undone = said("b", step=7)
     back = said("a", step=5, records=8)

@@ -45,6 +45,13 @@ def repository(tmp_path):
     return tmp_path
 
 
+def test_tables_that_a_program_reads_are_not_wrapped(repository, monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    inspection.describe_deltas(str(repository), "ctr", None)
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if " 3.1 " in line)
+    assert "no record yet" in row
+
+
 def test_inspect_describes_the_newest_version(repository):
     text = run("inspect", "--repository", str(repository), "--verify")
     assert "ctr version 3 of 1, 3" in text

@@ -1,5 +1,9 @@
 """What a scrape says about versions."""
 
+import shutil
+import subprocess
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.lifecycle import Lifecycle
@@ -32,11 +36,23 @@ def test_stages_of_a_version_are_histograms():
     assert samples[("freshet_version_padded_rows_total", *OF)] == 3
 
 
+def test_linter_of_exporters_finds_nothing(tmp_path):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not here; Debian has it in the package prometheus")
+    lifecycle = Lifecycle()
+    lifecycle.open(FakeProcessor())
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=Metrics(lifecycle).scrape(), capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
 def test_scores_and_tables_are_told_by_version():
     samples = scraped()
     of = tuple(sorted((*OF, ("output", "score"))))
     assert abs(samples[("freshet_score_mean", *of)] - 1 / 3) < 1e-6
-    assert 0.2 < samples[("freshet_score", *sorted((*of, ("quantile", "0.5"))))] < 0.3
+    assert 0.2 < samples[("freshet_score", *sorted((*of, ("q", "0.5"))))] < 0.3
     assert samples[("freshet_score_drift", *of)] == 0.125
     assert samples[("freshet_scores_total", *of)] == 3
     assert samples[("freshet_scores_nonfinite_total", *of)] == 1

@@ -5,6 +5,7 @@ import pytest
 
 from processor.clock import SystemClock
 from processor.errors import BadInput
+from processor.extras import how_to_install
 from processor.tables.remote.settings import RemoteConfig, open_store
 
 
@@ -60,7 +61,4 @@ def test_without_the_client_the_message_says_what_to_install():
         "open_store('redis://h', 1.0, SystemClock())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (
-        "BadInput: a remote table needs redis, which is not installed: pip install 'freshet-serving[redis]'"
-        in run.stderr
-    )
+    assert f"BadInput: a remote table needs redis, which is not installed: {how_to_install('redis')}" in run.stderr

@@ -1,0 +1,45 @@
+"""One trainer of a model at a time: a lock on a file beside its checkpoints.
+
+Two trainers of one model would overwrite each other's checkpoints, and the second would learn everything before it is
+refused. The lock (flock) goes with the process that holds it, so a kill leaves nothing behind. Where the file system
+has no locks nobody is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from processor.errors import Conflict
+
+LOCK = "trainer.lock"
+
+
+@contextmanager
+def only_trainer(folder: Path, model: str) -> Iterator[None]:
+    """Hold the lock of a model's trainer for the block.
+
+    Args:
+        folder: Where the model's checkpoints lie; it is made.
+        model: The model's name, for the message.
+
+    Raises:
+        Conflict: Another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise Conflict(
+                    f"another trainer of {model!r} is at work on this repository: wait for it, or end it first"
+                ) from None
+        yield
+    finally:
+        os.close(lock)

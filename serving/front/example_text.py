@@ -1,0 +1,58 @@
+"""The first rows of a request as JSON text, input by input: an int64 does not survive a browser's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from processor.columns import Column, Ragged, Strings
+from processor.package.manifest import Input
+
+MOST_ROWS, MOST_VALUES, MAX_CHARS = 3, 24, 1 << 15
+
+
+def texts(columns: Mapping[str, Column | str], specs: Sequence[Input]) -> dict[str, str]:
+    """Return each input's first rows as JSON text; {} where they are longer than anybody reads."""
+    found = {}
+    for spec in specs:
+        column = columns[spec.name]
+        found[spec.name] = column if isinstance(column, str) else text_of(column, spec)
+    return found if sum(map(len, found.values())) <= MAX_CHARS else {}
+
+
+def text_of(column: Column, spec: Input) -> str:
+    """The first rows of a column, as a predict request would have them."""
+    if isinstance(column, Ragged):
+        ends = column.row_splits[: MOST_ROWS + 1].tolist()
+        flat = column.values.tolist()
+        rows: list[Any] = [_readable(flat[a:b][:MOST_VALUES]) for a, b in zip(ends, ends[1:])]
+    elif isinstance(column, Strings):
+        width, strings = spec.columns or 1, _readable(column.tolist()[: MOST_ROWS * (spec.columns or 1)])
+        rows = strings if not spec.columns else [strings[n : n + width] for n in range(0, len(strings), width)]
+    else:
+        rows = np.asarray(column)[:MOST_ROWS].tolist()
+    if spec.dtype == "float32":
+        rows = [[_short(v) for v in row] if isinstance(row, list) else _short(row) for row in rows]
+    return orjson.dumps(rows).decode()
+
+
+def _readable(values: list[Any]) -> list[Any]:
+    """Strings as JSON has them; those that are no text as base64."""
+    return [_letters(value) if isinstance(value, bytes) else value for value in values]
+
+
+def _letters(value: bytes) -> Any:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        import base64
+
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def _short(value: float) -> float:
+    """A float32 by the digits that it has."""
+    return float(np.format_float_positional(np.float32(value), unique=True)) if np.isfinite(value) else 0.0
