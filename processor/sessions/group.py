@@ -46,7 +46,7 @@ from processor.backends.cost import FREE, WORTH
 from processor.clock import Clock
 from processor.cores import run_on
 from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
-from processor.sessions.batcher import LIGHT_IDS, Batcher, Taken
+from processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, Taken
 from processor.sessions.device import DeviceStages, StagedSession, trays_of
 from processor.sessions.occupancy import Occupancy
 from processor.sessions.request import Done, PredictReply, Work, answer
@@ -206,15 +206,17 @@ class SessionGroup:
         idle = self._inline is not None or any(queue.idle for queue in queues)
         return idle and not any(queue.batcher for queue in queues)
 
-    def check_room(self, timeout_s: float | None) -> None:
+    def check_room(self, timeout_s: float | None, waited_s: float = 0.0) -> None:
         """Raises Overloaded for a request that would be refused if it is like those that came before it: before it is
         read, at little cost. A queue that is overloaded stands where one like them has no place any more; so if this
         took one of no rows for granted, it would let all of them pass, to be refused when they have been read.
-        timeout_s: what waiting has left of it; 0 or less where it waited too long for being read to wait for more."""
-        if timeout_s is not None and timeout_s <= 0:
-            with self._lock:
-                self._past.refused_late += 1
-            raise Overloaded("queue: the request waited for most of its time before it was read", late=True)
+        timeout_s: what is left of it. waited_s: to be read, which counts as waiting in the queue does."""
+        if waited_s and timeout_s is not None:
+            timeout_s -= (WAIT_MARGIN - 1.0) * waited_s
+            if timeout_s <= 0:
+                with self._lock:
+                    self._past.refused_late += 1
+                raise Overloaded("queue: the request waited for most of its time before it was read", late=True)
         queues = self._queues
         if len(queues) == 1 and not queues[0].batcher:
             return

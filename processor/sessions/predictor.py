@@ -109,12 +109,28 @@ class Predictor(ABC):
         label: str | None,
         timeout_s: float | None,
         key: bytes | None = None,
+        waited_s: float = 0.0,
     ) -> Replica:
-        """The replica that a request is to be read for and submitted with; raises NotFound or NotReady, and Overloaded
-        where submit() would refuse one like those before it. Costs a fraction of reading it. timeout_s: as in the
-        request. key: see route()."""
+        """Find the replica that a request is to be read for and submitted with. Costs a fraction of reading it.
+
+        Args:
+            model: The model's name.
+            version: The version that is asked for; None for any.
+            label: The label that is asked for; None for any.
+            timeout_s: Seconds that the request may still take; None for any time.
+            key: See route().
+            waited_s: Seconds that it has waited to be read.
+
+        Returns:
+            The replica, for submit().
+
+        Raises:
+            NotFound: There is none.
+            NotReady: It is loading.
+            Overloaded: submit() would refuse a request like those before it.
+        """
         replica = self.route(model, version, label, key)
-        self._groups.of(model).check_room(timeout_s)
+        self._groups.of(model).check_room(timeout_s, waited_s)
         return replica
 
     def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None:

@@ -40,7 +40,6 @@ from processor.engine import PredictReply, PredictRequest
 from processor.errors import Expired, FreshetError
 from processor.features.limits import FREE_NBYTES
 from processor.package.manifest import Manifest
-from processor.sessions.batcher import WAIT_MARGIN
 from processor.sessions.request import Done
 from serving.codecs.tensor_types import as_declared
 from serving.codecs.wire import Headers
@@ -139,15 +138,14 @@ class Exchange(ABC):
         if timeout_s is None:
             timeout_s = shared.default_timeout_s
         if timeout_s is not None:
-            if timeout_s <= unread_s:
+            timeout_s -= unread_s
+            if timeout_s <= 0:
                 raise Expired("deadline: it had passed when the request was read")
-            # Waiting counts alike before a request is read and in the queue.
-            timeout_s -= WAIT_MARGIN * unread_s
         key = self.headers.get(STICKY_KEY)
         if servable:
-            replica = queries.admit_servable(processor, who, timeout_s, key)
+            replica = queries.admit_servable(processor, who, timeout_s, key, unread_s)
         else:
-            replica = processor.admit(who.model, who.version, who.label, timeout_s, key)
+            replica = processor.admit(who.model, who.version, who.label, timeout_s, key, unread_s)
         self._who, self._key, self._replica = who, key, replica
         self.limits = processor.limits(who.model)
         manifest: Manifest = replica.manifest

@@ -50,7 +50,13 @@ class Answering(Protocol):
     def limits(self, model: str) -> RequestLimits: ...
 
     def admit(
-        self, model: str, version: int | None, label: str | None, timeout_s: float | None, key: bytes | None = None
+        self,
+        model: str,
+        version: int | None,
+        label: str | None,
+        timeout_s: float | None,
+        key: bytes | None = None,
+        waited_s: float = 0.0,
     ) -> Replica: ...
 
     def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None: ...
@@ -102,9 +108,11 @@ def _instead(who: Who, error: NotFound) -> str:
     return f"; {who.model[:64]} has {error.known}" if isinstance(error, UnknownVersion) and error.known else ""
 
 
-def admit_servable(processor: Answering, who: Who, timeout_s: float | None, key: bytes | None = None) -> Replica:
+def admit_servable(
+    processor: Answering, who: Who, timeout_s: float | None, key: bytes | None = None, waited_s: float = 0.0
+) -> Replica:
     """See Predictor.admit, for TensorFlow Serving's clients."""
-    return servable(who, processor.admit, timeout_s, key)
+    return servable(who, processor.admit, timeout_s, key, waited_s)
 
 
 def servable_manifest(processor: Answering, who: Who) -> tuple[Manifest, Generation]:

@@ -79,7 +79,7 @@ class FakeProcessor:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     held: list[Callable[[], None]] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
-    admitted: list[float | None] = field(default_factory=list)
+    admitted: list[tuple[float | None, float]] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=lambda: {"stable": 3})
     limit: RequestLimits = DEFAULTS
     repository: Any = field(default_factory=lambda: SimpleNamespace(root=Path("fake")))
@@ -120,11 +120,17 @@ class FakeProcessor:
         return self.limit
 
     def admit(
-        self, model: str, version: int | None, label: str | None, timeout_s: float | None, key: bytes | None = None
+        self,
+        model: str,
+        version: int | None,
+        label: str | None,
+        timeout_s: float | None,
+        key: bytes | None = None,
+        waited_s: float = 0.0,
     ) -> Any:
         manifest, _ = self.manifest(model, version, label)
         self.keys.append(key)
-        self.admitted.append(timeout_s)
+        self.admitted.append((timeout_s, waited_s))
         if self.full is not None:
             raise self.full
         return SimpleNamespace(manifest=manifest)

@@ -453,9 +453,9 @@ def test_an_overload_of_requests_that_are_alike_is_refused_before_they_are_read(
 
 def test_what_waited_too_long_to_be_read_is_refused_though_nothing_is_queued():
     with group() as sessions:
-        sessions.check_room(0.001)
+        sessions.check_room(0.034, 0.066)
         with pytest.raises(Overloaded, match="before it was read") as caught:
-            sessions.check_room(0.0)
+            sessions.check_room(0.033, 0.067)
         assert caught.value.late
         assert sum(stats.refused_late for stats in sessions.statistics()) == 1
 

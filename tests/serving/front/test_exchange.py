@@ -147,8 +147,7 @@ def test_waiting_to_be_read_counts_towards_a_deadline_as_waiting_in_the_queue_do
     room.ask(servable=servable, unread_s=1.0)
     room.ask(servable=servable, timeout_s=8.0, source=(INPUTS, 8.0), unread_s=2.0)
     assert [request.timeout_s for request in room.processor.requests] == [1.0, 6.0]
-    # An answer is promised for two thirds of the deadline.
-    assert room.processor.admitted == [0.5, 5.0]
+    assert room.processor.admitted == [(1.0, 1.0), (6.0, 2.0)]
     with pytest.raises(Expired):
         room.ask(servable=servable, unread_s=2.0)
 
