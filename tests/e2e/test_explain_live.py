@@ -69,7 +69,7 @@ def test_what_is_explained_is_what_was_served_before_and_after_a_delta(tmp_path,
         assert ("supervisor" in now["computed_by"]) == (layout == ())
         mapped = Path(f"/proc/{server.process.pid}/maps").read_text()
         assert ("onnxruntime" in mapped) == (layout != ()), "a supervisor runs no backend itself"
-        assert "delta rollback small 1.0" in explain(server, "small", 409, inputs=REQUEST, against="1.0")["error"]
+        assert "evaluate --generation 1.0" in explain(server, "small", 409, inputs=REQUEST, against="1.0")["error"]
         # It is recorded once the file is whole: what was asked first is written when the server ends.
         assert "is not among" in explain(server, "small", 404, request_id="second")["error"]
         told = server.get("/admin/models", admin=True)

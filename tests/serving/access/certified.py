@@ -64,5 +64,17 @@ class Authority:
             .not_valid_after(now + datetime.timedelta(days=30))
             .add_extension(x509.BasicConstraints(ca, None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            # Python 3.13 asks for these.
+            .add_extension(_usage(ca), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         return built.sign(self._key, hashes.SHA256()).public_bytes(PEM)
+
+
+def _usage(ca):
+    """What a key may do: an authority signs certificates, another signs what it says."""
+    return x509.KeyUsage(
+        digital_signature=not ca, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=ca, crl_sign=ca, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
