@@ -107,7 +107,6 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # Its own protocols, uvicorn thinks.
-        cast(asyncio.Transport, transport).set_write_buffer_limits(0)
         self.transport = cast(Any, LingeringTransport(cast(asyncio.Transport, transport)))
         self.flow = FlowControl(self.transport)
         self._server, self._client = get_local_addr(self.transport), get_remote_addr(self.transport)

@@ -176,7 +176,7 @@ GOOD = {"user": [1], "tags": [["a"]], "floats": [[1.0, 2.0, 3.0, 4.0]]}
 ASK = "/v1/models/small:predict"
 REQUESTS = (
     Request("null for an id", "data", "POST", ASK, ("user", "null"), {"inputs": {**GOOD, "user": [None]}}),
-    Request("broken JSON", "data", "POST", ASK, ("offset: 20", "'}'"), '{"inputs": {"user": }}'),
+    Request("broken JSON", "data", "POST", ASK, ("offset: 20", "got '}"), '{"inputs": {"user": }}'),
     Request("a version that is not there", "data", "POST", "/v1/models/small/versions/9:predict",
             ("9", "small has version 1"),
             {"inputs": GOOD}),

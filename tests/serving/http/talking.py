@@ -66,9 +66,6 @@ class HandTransport:
     def set_protocol(self, protocol):
         self.connection = protocol
 
-    def set_write_buffer_limits(self, high=None, low=None):
-        self.high = high
-
     def free(self):
         self._here.close()
         self._there.close()

@@ -68,9 +68,6 @@ class NotingTransport(asyncio.Transport):
     def write_eof(self):
         self.said.append("FIN")
 
-    def set_write_buffer_limits(self, high=None, low=None):
-        pass
-
     def get_write_buffer_size(self):
         return self.buffered
 
