@@ -17,6 +17,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 DOCS, PROJECT = "docs", "project"
+SEARCHED = (f"{PROJECT}/SECURITY.md", f"{PROJECT}/CONTRIBUTING.md")
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()#\s]+)(#[^()\s]*)?\)")
 FENCE = re.compile(r"^( *)(`{3,}).*?^\1\2`*$", re.DOTALL | re.MULTILINE)
 
@@ -40,9 +41,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     uri = page.file.src_uri
     path = _path_of(uri)
     if uri.startswith(f"{PROJECT}/"):
-        page.meta["search"] = {"exclude": True}
+        page.meta["search"] = {} if uri in SEARCHED else {"exclude": True}
         # GitHub begins a table right below a line of text, Python-Markdown below an empty one.
         markdown = re.sub(r"^([^|\n].*\n)(?=\|)", r"\1\n", markdown, flags=re.MULTILINE)
+
+    elif uri.startswith("decisions/"):
+        # A page that helps is found before the reason for what it describes.
+        page.meta["search"] = {"boost": 0.2}
 
     def moved(link: re.Match[str]) -> str:
         text, target, fragment = link[1], link[2], link[3] or ""
