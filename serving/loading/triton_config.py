@@ -72,6 +72,9 @@ def remarks(text: str, manifest: Manifest | None) -> list[tuple[bool, str]]:
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
     for match in TOKEN.finditer(text):
+        if match[0] in ('"', "'"):
+            # Each of many would be looked for to the end.
+            raise BadInput(f"{CONFIG}: expected a text between quotes on one line, got one quote")
         if match.lastgroup is not None:
             yield match.lastgroup, match[0]
 

@@ -59,6 +59,8 @@ def test_names_that_the_model_has_not_are_said():
         ("name:", "expected a value of 'name', got 'the end'"),
         ("}", "expected a field, got '}'"),
         ("a { ] }", "expected a field of 'a', got ']'"),
+        # Were each quote looked for to the end, this would take minutes.
+        ('a: [ "' + '\\"' * 120_000, "expected a text between quotes"),
         ("a {" * (MAX_DEPTH + 2), f"expected at most {MAX_DEPTH} levels"),
     ],
 )
