@@ -27,51 +27,77 @@ Snapshot = Mapping[str, Counts]
 """By "model/version"."""
 
 
+class _Answered:
+    """What was answered of one version, in seconds: converted where it is read, since it is counted with every
+    request. batches: by the bits of the number of rows less one, [executions, input, infer and output seconds]."""
+
+    __slots__ = ("batches", "fail_s", "failures", "infer_s", "input_s", "last_s", "output_s", "rows", "success_s",
+                 "successes")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.successes = self.rows = self.failures = 0
+        self.success_s = self.fail_s = self.input_s = self.infer_s = self.output_s = self.last_s = 0.0
+        self.batches: dict[int, list[float]] = {}
+
+    def counts(self, process: str) -> Counts:
+        """As a snapshot has them."""
+        spent = (self.input_s, self.infer_s, self.output_s)
+        batches = {
+            str(1 << bits): [batch[0], *(second * 1e9 for second in batch[1:])]
+            for bits, batch in self.batches.copy().items()
+        }
+        return [
+            self.successes, int(self.success_s * 1e9), self.rows, self.failures, int(self.fail_s * 1e9),
+            *(int(second * 1e9) for second in spent), batches, {process: int(self.last_s * 1e3)} if self.last_s else {},
+        ]  # fmt: skip
+
+
 class AnswerCounts:
     """Requests answered, by model and version. Written by one event loop."""
 
     def __init__(self, unix_s: Callable[[], float] = time.time) -> None:
-        self._of: dict[tuple[str, int], Counts] = {}
+        self._of: dict[tuple[str, int], _Answered] = {}
         self._unix_s, self._process = unix_s, secrets.token_hex(8)
 
     def succeeded(self, model: str, version: int, rows: int, seconds: float, timing: Timing | None = None) -> None:
         """timing: of the request's batch, None where it had several."""
-        counts = self._of.get((model, version)) or self._new(model, version)
-        counts[SUCCESSES] += 1
-        counts[SUCCESS_NS] += int(seconds * 1e9)
-        counts[ROWS] += rows
-        counts[LAST_MS][self._process] = int(self._unix_s() * 1e3)
+        answered = self._of.get((model, version)) or self._new(model, version)
+        answered.successes += 1
+        answered.success_s += seconds
+        answered.rows += rows
+        answered.last_s = self._unix_s()
         if timing is not None and timing.requests:
-            left_s = max(0.0, timing.ended_s - timing.began_s - timing.sparse_s - timing.dense_s)
-            spent_ns = [int(s * 1e9) for s in (timing.sparse_s, timing.dense_s, left_s)]
-            size = str(1 << (timing.rows - 1).bit_length())
-            batch = counts[BATCHES].get(size) or counts[BATCHES].setdefault(size, [0.0] * 4)
-            share = 1.0 / timing.requests
+            began_s, ended_s, sparse_s, dense_s, requests, batch_rows = timing
+            left_s = ended_s - began_s - sparse_s - dense_s
+            if left_s < 0.0:
+                left_s = 0.0
+            answered.input_s += sparse_s
+            answered.infer_s += dense_s
+            answered.output_s += left_s
+            bits = (batch_rows - 1).bit_length()
+            batch = answered.batches.get(bits) or answered.batches.setdefault(bits, [0.0] * 4)
+            share = 1.0 / requests
             batch[0] += share
-            for at, ns in enumerate(spent_ns):
-                counts[INPUT_NS + at] += ns
-                batch[1 + at] += share * ns
+            batch[1] += share * sparse_s
+            batch[2] += share * dense_s
+            batch[3] += share * left_s
 
     def failed(self, model: str, version: int, seconds: float) -> None:
         """model, version: ones that exist, so that their number stays bounded."""
-        counts = self._of.get((model, version)) or self._new(model, version)
-        counts[FAILURES] += 1
-        counts[FAIL_NS] += int(seconds * 1e9)
+        answered = self._of.get((model, version)) or self._new(model, version)
+        answered.failures += 1
+        answered.fail_s += seconds
 
     def snapshot(self) -> dict[str, Counts]:
         """The counts as JSON holds them."""
         return {
-            f"{model}/{version}": [
-                *counts[:BATCHES],
-                {size: list(batch) for size, batch in counts[BATCHES].copy().items()},
-                counts[LAST_MS].copy(),
-            ]
-            for (model, version), counts in self._of.copy().items()
+            f"{model}/{version}": answered.counts(self._process)
+            for (model, version), answered in self._of.copy().items()
         }
 
-    def _new(self, model: str, version: int) -> Counts:
-        counts = self._of[model, version] = _nothing()
-        return counts
+    def _new(self, model: str, version: int) -> _Answered:
+        answered = self._of[model, version] = _Answered()
+        return answered
 
 
 def document(model: str, version: int, snapshot: Snapshot, group: GroupStats) -> dict[str, Any]:
