@@ -126,7 +126,7 @@ def test_a_runtime_is_found_by_its_entry_point_and_an_unknown_one_is_refused(tmp
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lengths\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[freshet.stages]\nlengths = lengths_plugin:load\n")
-    with pytest.raises(BadInput, match="runtime 'lengths' is not installed on this server: .*pip install"):
+    with pytest.raises(BadInput, match=r"runtime 'lengths' is not installed on this server: .*pip install"):
         load_stage(manifest(), b"data")
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
