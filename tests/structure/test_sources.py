@@ -1,0 +1,86 @@
+import pytest
+
+from tests.structure.__main__ import page
+from tests.structure.sources import Sources, own_name
+
+FILES = {
+    "processor/__init__.py": "",
+    "processor/clock.py": "class Clock: ...\nclass Whoever: ...\nclass FakeClock: ...\n",
+    "processor/package/__init__.py": "from processor.package.delta import Delta, read\n",
+    "processor/package/delta.py": "from processor.clock import Clock\nclass Delta: ...\ndef read(): ...\n",
+    "processor/package/deep/__init__.py": "",
+    "serving/__init__.py": "",
+    "serving/app.py": "def f():\n    from freshet_serving.processor.package import Delta\n",
+    "serving/port.py": "from processor.package.delta import Delta, read\nfrom processor.package import delta\n",
+    "loadtest/bench.py": "from processor.clock import Clock, FakeClock\n",
+    "tests/test_a.py": "1\n2\n",
+    "Makefile": "BIN := x\nhelp:\n\t@true\na-b c: help ## text\n.venv/x: y\n\ttouch x\n",
+}
+
+
+@pytest.fixture
+def sources(tmp_path):
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Sources(tmp_path)
+
+
+def test_subpackages_are_folders_and_flat_modules_below_a_top_folder(sources):
+    assert sources.subpackages == [
+        "loadtest.bench",
+        "processor.clock",
+        "processor.package",
+        "serving.app",
+        "serving.port",
+    ]
+    assert sources.folders == ["processor.package", "processor.package.deep"]
+
+
+def test_arrows_are_counted_by_either_import_name(sources):
+    assert sources.arrows == {
+        ("processor.package", "processor.clock"),
+        ("serving.app", "processor.package"),
+        ("serving.port", "processor.package"),
+        ("loadtest.bench", "processor.clock"),
+    }
+    assert own_name("freshet_serving.processor.clock") == "processor.clock"
+    assert own_name("freshet_serving.strangers") == "freshet_serving.strangers"
+
+
+def test_a_name_that_a_package_passes_on_counts_once_and_benchmarks_do_not_count(sources):
+    assert sources.used_names == {
+        "processor.package": {
+            ("processor.package.delta", "Delta"),
+            ("processor.package.delta", "read"),
+            ("processor.package.delta", ""),
+        },
+        "processor.clock": {("processor.clock", "Clock")},
+    }
+
+
+def test_class_names_of_one_word_are_listed_unless_they_are_words_of_the_field(sources):
+    assert sources.one_word_classes == ["Clock", "Delta", "Whoever"]
+    assert sources.private_words == ["Whoever"]
+
+
+def test_lines_and_targets_are_counted(sources):
+    assert sources.lines()["processor"] == 7
+    assert sources.lines()["tests"] == 2
+    assert sources.targets() == ["a-b", "c", "help"]
+
+
+def test_links_to_top_folders_are_not_counted_twice(sources):
+    before = dict(Sources(sources.root).files)
+    (sources.root / "freshet_serving").mkdir()
+    (sources.root / "freshet_serving" / "processor").symlink_to("../processor")
+    assert sources.files == before
+
+
+def test_the_report_says_why_a_way_was_not_taken(sources):
+    text = page(sources, {"a predict": ["a.py", "b.py"], "an object-store delta": "not taken: no moto"}, 60)
+    assert "| files on the way of a predict | 2 | 43 |" in text
+    assert "| files on the way of an object-store delta | not taken: no moto | 38 |" in text
+    assert "- a.py\n- b.py" in text
+    assert "| lines of `freshet serve --help` | 60 | 197 |" in text
