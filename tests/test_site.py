@@ -1,6 +1,7 @@
 """The site: built without a warning, every link and anchor leads somewhere, and nothing is fetched from elsewhere."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -47,6 +48,10 @@ def test_files_that_pages_link_to_are_part_of_it(site):
 
 
 def test_search_finds_pages_and_leaves_reports_out(site):
-    index = (site / "search" / "search_index.json").read_text()
-    assert '"location":"tutorials/quickstart.html"' in index
-    assert '"location":"project/' not in index
+    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    pages = {entry["location"].partition("#")[0] for entry in entries}
+    assert "tutorials/quickstart.html" in pages
+    project = {page for page in pages if page.startswith("project/")}
+    assert project == {"project/CONTRIBUTING.html", "project/SECURITY.html"}
+    boosts = {entry["location"]: entry.get("boost", 1) for entry in entries}
+    assert boosts["decisions/0001-own-safetensors-reader-and-writer.html"] < boosts["how-to/redis.html"]
