@@ -16,6 +16,15 @@ from typing import Any
 from processor.errors import BadInput, nearest
 
 SHOWN_CHARS = 64
+TYPE_NAMES: dict[Any, str] = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a section",
+}
+"""What messages call the types of a TOML file's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,11 @@ class Option:
         """Unit and values as a sentence; "" where there is nothing to say."""
         facts = ", ".join(filter(None, (self.unit, self.values.words if self.values is not None else "")))
         return f"{facts[0].upper()}{facts[1:]}." if facts else ""
+
+
+def type_name(value: Any) -> str:
+    """Return what a message calls the type of a TOML file's value."""
+    return TYPE_NAMES.get(type(value), "a date or time")
 
 
 def option(

@@ -21,7 +21,7 @@ from processor.allowance import Allowance
 from processor.errors import BadInput, nearest, nearest_file
 from processor.features.limits import REQUESTS
 from processor.generation import UNDO_DEPTH
-from processor.options import Values, between, check, one_of, option, options_of
+from processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
 from processor.package.keyring import NO_KEYS, Keyring
 from processor.package.trust_memory import default_memory
 from processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
@@ -39,14 +39,6 @@ ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
 LEAST_IMPORT_NBYTES = 4 << 30
 SECTIONS = ("groups", "model")
-KIND_NAMES: dict[Any, str] = {
-    str: "a string",
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    dict: "a section",
-}
 REPOSITORY, TABLES = "Repository", "Tables"
 HEADINGS = (REPOSITORY, PORTS, ACCESS, COMPUTING, REQUESTS, TABLES, LIFE, WATCHING)
 FOLDER, ADDRESS = Values("a folder", bool), Values("an address", bool)
@@ -367,8 +359,8 @@ def _typed(value: Any, kind: type, where: str) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind or (isinstance(value, list) and any(type(v) is not str for v in value)):
-        wanted = "a list of strings" if kind is list else KIND_NAMES[kind]
-        raise BadInput(f"{where}: expected {wanted}, got {KIND_NAMES.get(type(value), 'a date or time')}")
+        wanted = "a list of strings" if kind is list else TYPE_NAMES[kind]
+        raise BadInput(f"{where}: expected {wanted}, got {type_name(value)}")
     return value
 
 
@@ -379,7 +371,7 @@ def parsed(parse: Any, text: str, name: str) -> Any:
     except BadInput as error:
         raise BadInput(f"{name}: {error}") from None
     except (ValueError, KeyError):
-        wanted = KIND_NAMES[bool if parse is true_or_false else parse]
+        wanted = TYPE_NAMES[bool if parse is true_or_false else parse]
         raise BadInput(f"{name}: expected {wanted}, got {text[:64]!r}") from None
 
 

@@ -11,9 +11,10 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from models.config.toml_sections import ITEM_NAMES, TYPE_NAMES, type_name, want_between, want_one_of
+from models.config.toml_sections import ITEM_NAMES, want_between, want_one_of
 from models.zoo.option_types import Within
 from processor.errors import BadInput, nearest
+from processor.options import TYPE_NAMES, type_name
 
 GIVEN = ("seed", "labels")
 PARAMETERS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

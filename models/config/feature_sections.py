@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from models.config.toml_sections import section_of, type_name, want, want_between, want_one_of
+from models.config.toml_sections import section_of, want, want_between, want_one_of
 from models.data.formats import DataConfig
 from models.data.open_data import default_features
 from models.data.source import Field
 from processor.errors import BadInput
+from processor.options import type_name
 from processor.package.manifest import COMBINERS, KINDS, NAME, SIDES
 from processor.package.rowtypes import ROW_TYPES
 

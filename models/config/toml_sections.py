@@ -14,17 +14,10 @@ from collections.abc import Collection
 from typing import Any, TypeVar
 
 from processor.errors import BadInput, nearest
+from processor.options import TYPE_NAMES, type_name
 
 T = TypeVar("T")
 
-TYPE_NAMES = {
-    str: "a string",
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    dict: "a section",
-}
 ITEM_NAMES = {str: "strings", int: "integers", float: "numbers"}
 
 
@@ -42,10 +35,6 @@ def section_of(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -> T
         if f.default is dataclasses.MISSING and f.name not in values:
             raise BadInput(f"{where}.{f.name}: {TYPE_NAMES[hints[f.name][1]]} wanted, got nothing")
     return kind(**values)
-
-
-def type_name(value: Any) -> str:
-    return TYPE_NAMES.get(type(value), "a date or time")
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:

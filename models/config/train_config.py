@@ -23,10 +23,10 @@ from models.config.guard_section import GuardConfig, read_guard
 from models.config.model_section import ModelConfig, NetworkConfig, read_model
 from models.config.publish_section import PublishConfig, read_publish
 from models.config.table_sections import TableConfig, read_tables
-from models.config.toml_sections import type_name
 from models.config.train_section import TrainSettings, read_train
 from models.data.formats import DataConfig, label_names
 from processor.errors import BadInput, nearest, nearest_file
+from processor.options import type_name
 
 _MAX_CONFIG_NBYTES = 4 << 20
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from processor.columns import Column, Packed, Place, Places, Ragged, Strings
 from processor.errors import BadInput, json_kind
 from processor.features.limits import DEFAULTS, Extent, RequestLimits
-from processor.package.manifest import Input, Manifest
+from processor.package.manifest import MAX_RANK, Input, Manifest
 from serving.codecs.bytes_tensor import decode_bytes
 from serving.codecs.json_columns import numbers, strings
 from serving.codecs.tensor_types import ALL, BY_DATATYPE, converted, declared, fits, row_of, takes
@@ -34,7 +34,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
 HALVES = ("FP16", "BF16")
 ROW_SPLITS = ".row_splits"
 MAX_ID_LENGTH = 256
-MAX_RANK = 8
 
 
 class RegionSpan(NamedTuple):

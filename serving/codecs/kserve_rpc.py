@@ -19,9 +19,9 @@ from processor.columns import Column, Packed
 from processor.eas.message_tree import MessageTree
 from processor.errors import BadInput
 from processor.features.limits import DEFAULTS, RequestLimits
-from processor.package.manifest import Manifest
+from processor.package.manifest import MAX_RANK, Manifest
 from serving.codecs.kserve import into_span
-from serving.codecs.kserve_header import MAX_RANK, Memory, TypedContents, WantedOutput, columns, read_header
+from serving.codecs.kserve_header import Memory, TypedContents, WantedOutput, columns, read_header
 from serving.codecs.messages import message
 from serving.codecs.templates import Hole, Templates, cut, fields, filler
 from serving.codecs.tensor_types import ALL, datatype_of

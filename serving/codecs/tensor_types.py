@@ -83,11 +83,12 @@ def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype != ours and not (values.dtype == own or np.can_cast(values.dtype, ours)):
         with np.errstate(over="ignore", invalid="ignore"):
             made = values.astype(ours)
-            exact = (made.astype(values.dtype) == values) | (values != values)
+            if ours.kind == "i":
+                exact = values <= np.iinfo(np.int64).max
+            else:
+                exact = (made.astype(values.dtype) == values) | (values != values)
         if ours.kind == "f" and values.dtype.kind in "iu":
             exact &= (values <= EXACT) & (values >= -EXACT if values.dtype.kind == "i" else True)
-        elif ours.kind == "i":
-            exact = values <= np.iinfo(np.int64).max
         _refuse(spec, values, exact)
         values = made
     return _within(spec, values, own).astype(ours, copy=False)

@@ -25,7 +25,7 @@ from processor.columns import Column, Packed, Place, Ragged, Strings
 from processor.eas.message_tree import MessageTree
 from processor.errors import BadInput, TooLarge
 from processor.features.limits import DEFAULTS, Extent, RequestLimits
-from processor.package.manifest import Input, Manifest
+from processor.package.manifest import MAX_RANK, Input, Manifest
 from serving.codecs.kserve_header import ROW_SPLITS
 from serving.codecs.messages import message
 from serving.codecs.templates import Hole, Templates, cut, fields, filler
@@ -34,7 +34,6 @@ from serving.codecs.tfs_rest import check_signature
 from serving.codecs.wire import SIGNATURE, show
 
 INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
-MAX_RANK = 8
 # More names of a request are not read, in messages as in requests.
 MAX_NAMES = 1000
 Request, Response = message("tensorflow.serving.PredictRequest"), message("tensorflow.serving.PredictResponse")
