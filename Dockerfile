@@ -13,7 +13,7 @@ COPY serving serving
 RUN python -m venv /opt/freshet && /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt '.[openvino,xla,objects,signed,redis]'
 # Kernels are compiled for the CPU that builds the image; on another kind they are compiled once more, at the first start.
 ENV NUMBA_CACHE_DIR=/opt/freshet/kernels
-RUN /opt/freshet/bin/python -m processor.kernels
+RUN /opt/freshet/bin/python -m freshet_serving.processor.kernels
 
 FROM build AS build-train
 RUN /opt/freshet/bin/pip install --no-cache-dir -c constraints.txt '.[train,client,openvino,xla,mpi,redis,kafka,objects,signed]'

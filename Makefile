@@ -60,17 +60,17 @@ check: .venv/.dev .venv/.kernels ## lint, format, types
 	$(BIN)/mypy
 
 protos: .venv/.dev ## serving/codecs/proto_files.py and processor/eas/predict_messages.py from *.proto
-	$(BIN)/python -m serving.codecs.generate_messages
+	$(BIN)/python -m freshet_serving.serving.codecs.generate_messages
 
 docs: .venv/.docs ## the documentation as a site: build/site; DOCS_ARGS=serve shows it while you write
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(DOCS_ARGS),build --strict --quiet)
 
 docs-reference: .venv/.kernels ## the pages of docs/reference that are made of the code
-	$(BIN)/python -m serving.commands.options_page
-	$(BIN)/python -m serving.commands.commands_page
-	$(BIN)/python -m serving.commands.training_page
-	$(BIN)/python -m serving.commands.admin_page
-	$(BIN)/python -m serving.commands.python_page
+	$(BIN)/python -m freshet_serving.serving.commands.options_page
+	$(BIN)/python -m freshet_serving.serving.commands.commands_page
+	$(BIN)/python -m freshet_serving.serving.commands.training_page
+	$(BIN)/python -m freshet_serving.serving.commands.admin_page
+	$(BIN)/python -m freshet_serving.serving.commands.python_page
 
 docs-snippets: .venv/.dev .venv/.kernels ## every command of README and the tutorials, run as it stands; minutes
 	$(BIN)/python -m tests.snippets
@@ -246,7 +246,7 @@ clean: ## removes .venv, build and .demo
 	@touch $@
 
 .venv/.kernels: .venv/.installed $(wildcard processor/kernels/*.py)
-	$(BIN)/python -m processor.kernels
+	$(BIN)/python -m freshet_serving.processor.kernels
 	@touch $@
 
 # What builds and checks, with dependencies of its own.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from processor.extras import needed
+from freshet_serving.processor.extras import needed
 
 CHATTER = (
     b"before absl::InitializeLog()",

@@ -2,7 +2,9 @@
 
     from freshet_serving import Client, PredictRequest, Processor, ProcessorConfig, Publisher
 
-Names load on first use: who asks a server or publishes never imports the engine, who runs the engine never imports a
+Plug-ins (architectures, backends, stages of imported models) take their base classes from here as well.
+
+Names load on first use: asking a server or publishing never imports the engine, running the engine never imports a
 client.
 """
 
@@ -11,39 +13,46 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from freshet_serving.strangers import taken
-
 if TYPE_CHECKING:
-    from models.data.dataset import Dataset as Dataset
-    from models.publishing.publisher import Publisher as Publisher
-    from processor.columns import Ragged as Ragged
-    from processor.columns import Strings as Strings
-    from processor.engine import PredictReply as PredictReply
-    from processor.engine import PredictRequest as PredictRequest
-    from processor.engine import Processor as Processor
-    from processor.engine import ProcessorConfig as ProcessorConfig
-    from processor.errors import BadInput as BadInput
-    from processor.errors import Conflict as Conflict
-    from processor.errors import Corrupt as Corrupt
-    from processor.errors import Expired as Expired
-    from processor.errors import FreshetError as FreshetError
-    from processor.errors import NotFound as NotFound
-    from processor.errors import NotReady as NotReady
-    from processor.errors import Overloaded as Overloaded
-    from processor.errors import StandsOnUndone as StandsOnUndone
-    from processor.errors import TooLarge as TooLarge
-    from serving.client.client import AsyncClient as AsyncClient
-    from serving.client.client import Client as Client
-    from serving.client.prediction import Prediction as Prediction
-    from serving.client.retry import Lost as Lost
-    from serving.client.retry import Retry as Retry
+    from freshet_serving.models.data.dataset import Dataset as Dataset
+    from freshet_serving.models.publishing.publisher import Publisher as Publisher
+    from freshet_serving.models.zoo.arch import Arch as Arch
+    from freshet_serving.processor.backends.base import Artefact as Artefact
+    from freshet_serving.processor.backends.base import Backend as Backend
+    from freshet_serving.processor.backends.base import Executable as Executable
+    from freshet_serving.processor.backends.base import Program as Program
+    from freshet_serving.processor.columns import Ragged as Ragged
+    from freshet_serving.processor.columns import Strings as Strings
+    from freshet_serving.processor.engine import PredictReply as PredictReply
+    from freshet_serving.processor.engine import PredictRequest as PredictRequest
+    from freshet_serving.processor.engine import Processor as Processor
+    from freshet_serving.processor.engine import ProcessorConfig as ProcessorConfig
+    from freshet_serving.processor.errors import BadInput as BadInput
+    from freshet_serving.processor.errors import Conflict as Conflict
+    from freshet_serving.processor.errors import Corrupt as Corrupt
+    from freshet_serving.processor.errors import Expired as Expired
+    from freshet_serving.processor.errors import FreshetError as FreshetError
+    from freshet_serving.processor.errors import NotFound as NotFound
+    from freshet_serving.processor.errors import NotReady as NotReady
+    from freshet_serving.processor.errors import Overloaded as Overloaded
+    from freshet_serving.processor.errors import StandsOnUndone as StandsOnUndone
+    from freshet_serving.processor.errors import TooLarge as TooLarge
+    from freshet_serving.processor.features.stage import Stage as Stage
+    from freshet_serving.processor.features.stage import StageRuntime as StageRuntime
+    from freshet_serving.serving.client.client import AsyncClient as AsyncClient
+    from freshet_serving.serving.client.client import Client as Client
+    from freshet_serving.serving.client.prediction import Prediction as Prediction
+    from freshet_serving.serving.client.retry import Lost as Lost
+    from freshet_serving.serving.client.retry import Retry as Retry
 
 _MODULES = {
-    "models.data.dataset": ("Dataset",),
-    "models.publishing.publisher": ("Publisher",),
-    "processor.columns": ("Ragged", "Strings"),
-    "processor.engine": ("PredictReply", "PredictRequest", "Processor", "ProcessorConfig"),
-    "processor.errors": (
+    "freshet_serving.models.data.dataset": ("Dataset",),
+    "freshet_serving.models.publishing.publisher": ("Publisher",),
+    "freshet_serving.models.zoo.arch": ("Arch",),
+    "freshet_serving.processor.backends.base": ("Artefact", "Backend", "Executable", "Program"),
+    "freshet_serving.processor.columns": ("Ragged", "Strings"),
+    "freshet_serving.processor.engine": ("PredictReply", "PredictRequest", "Processor", "ProcessorConfig"),
+    "freshet_serving.processor.errors": (
         "BadInput",
         "Conflict",
         "Corrupt",
@@ -55,9 +64,10 @@ _MODULES = {
         "StandsOnUndone",
         "TooLarge",
     ),
-    "serving.client.client": ("AsyncClient", "Client"),
-    "serving.client.prediction": ("Prediction",),
-    "serving.client.retry": ("Lost", "Retry"),
+    "freshet_serving.processor.features.stage": ("Stage", "StageRuntime"),
+    "freshet_serving.serving.client.client": ("AsyncClient", "Client"),
+    "freshet_serving.serving.client.prediction": ("Prediction",),
+    "freshet_serving.serving.client.retry": ("Lost", "Retry"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 # What a type checker reads is the imports above; a test compares the two.
@@ -68,8 +78,6 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'freshet_serving' has no attribute {name!r}")
     module = _MODULE_OF[name]
-    if stranger := taken("processor", module.partition(".")[0]):
-        raise ImportError(stranger)
     try:
         value = globals()[name] = getattr(import_module(module), name)
     except ModuleNotFoundError as error:

@@ -30,4 +30,5 @@ __all__ = [
     "runs",
     "streams",
     "training",
+    "zoo",
 ]

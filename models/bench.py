@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from models.training.publication import publish_version
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput, NotFound
-from processor.generation import Generation
-from processor.kernels.hashing import init_rows
-from processor.mirror.repositories import open_repository
-from processor.package.delta import SUFFIX, Delta, TableDelta, write_delta
-from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from processor.package.rowtypes import ROW_TYPES
+from freshet_serving.models.training.publication import publish_version
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput, NotFound
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.kernels.hashing import init_rows
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.package.delta import SUFFIX, Delta, TableDelta, write_delta
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
 
 MODEL = "bench"
 TABLES, FLOATS, DIM = 26, 13, 16
@@ -59,10 +59,10 @@ def write_model(repository: Path | str, rows: int, seed: int = 0, dtype: str = "
 
     dtype: what rows are stored as; raises BadInput for none of manifest.tables' own.
     """
-    from compiler.dense.dense_graph import DenseGraph
-    from models.zoo.arch import Arch
-    from models.zoo.deepfm import build
-    from models.zoo.dense_input import DenseInput
+    from freshet_serving.compiler.dense.dense_graph import DenseGraph
+    from freshet_serving.models.zoo.arch import Arch
+    from freshet_serving.models.zoo.deepfm import build
+    from freshet_serving.models.zoo.dense_input import DenseInput
 
     if not 1 <= rows < 2**31:
         raise BadInput(f"rows: 1 to 2**31-1 wanted, got {rows}")

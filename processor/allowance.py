@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from processor.cores import available
+from freshet_serving.processor.cores import available
 
 CGROUP, MEMINFO = Path("proc/self/cgroup"), Path("proc/meminfo")
 # Where systems mount the second version, alone or beside the first, and the controllers of the first.

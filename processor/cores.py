@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput
 
 NODES = Path("/sys/devices/system/node")
 MAX_CPU = 1 << 16

@@ -23,30 +23,30 @@ from typing import Any, Self, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.clock import Clock, SystemClock
-from processor.errors import BadInput, TooLarge
-from processor.features.limits import DEFAULTS, RequestLimits
-from processor.generation import UNDO_DEPTH
-from processor.mirror.repositories import open_repository
-from processor.overview import describe
-from processor.package.keyring import NO_KEYS, Keyring
-from processor.sessions.placement import Groups
-from processor.sessions.predictor import Predictor
-from processor.sessions.request import PredictReply, PredictRequest
-from processor.sessions.session_options import GroupConfig, SessionConfig
-from processor.tables.budgets import Budgets
-from processor.tables.remote.reader import RemoteStats, RemoteTables
-from processor.tables.remote.settings import RemoteConfig
-from processor.versions.change_results import Applied
-from processor.versions.host import ModelHost
-from processor.versions.policy import ModelPolicy
-from processor.versions.replica import Replica
-from processor.versions.routes import VersionStatus
-from processor.versions.served_version import ServedVersion
-from processor.watching.delta_guard import ON
-from processor.watching.judge import Evidence
-from processor.watching.sketch import Sketch
-from processor.watching.stats import Compared
+from freshet_serving.processor.clock import Clock, SystemClock
+from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
+from freshet_serving.processor.generation import UNDO_DEPTH
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.overview import describe
+from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.sessions.placement import Groups
+from freshet_serving.processor.sessions.predictor import Predictor
+from freshet_serving.processor.sessions.request import PredictReply, PredictRequest
+from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
+from freshet_serving.processor.tables.budgets import Budgets
+from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
+from freshet_serving.processor.tables.remote.settings import RemoteConfig
+from freshet_serving.processor.versions.change_results import Applied
+from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.routes import VersionStatus
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.watching.delta_guard import ON
+from freshet_serving.processor.watching.judge import Evidence
+from freshet_serving.processor.watching.sketch import Sketch
+from freshet_serving.processor.watching.stats import Compared
 
 __all__ = [
     "Applied",
@@ -166,7 +166,7 @@ class Processor(Predictor, ModelHost):
         if isinstance(request, PredictRequest):
             return super().process(request)
         # Needed by these callers alone, and slow to import.
-        from processor.eas import codec as eas
+        from freshet_serving.processor.eas import codec as eas
 
         name = self._only_model() if model is None else model
         limits = self.limits(name)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput
 
 DISTRIBUTION = "freshet-serving"
 # The import name of a library -> the extra that brings it.
@@ -37,7 +37,7 @@ EXTRA_OF = {
 
 def how_to_install(extra: str) -> str:
     """The line that installs an extra, to be pasted into a shell; in a checkout, one that works there."""
-    checkout = Path(__file__).parents[1]
+    checkout = Path(__file__).resolve().parents[1]
     if (checkout / "pyproject.toml").is_file():
         pip = ".venv/bin/pip" if Path(sys.prefix) == checkout / ".venv" else "pip"
         return f"{pip} install -e '.[{extra}]'"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from processor.errors import BadInput, Conflict
+from freshet_serving.processor.errors import BadInput, Conflict
 
 UNDO_DEPTH = 16
 """Deltas that a server can take back without reading the disk, if it is not told otherwise; a trainer keeps as many."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from processor.errors import BadInput, nearest
+from freshet_serving.processor.errors import BadInput, nearest
 
 SHOWN_CHARS = 64
 TYPE_NAMES: dict[Any, str] = {

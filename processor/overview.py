@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from processor.versions.host import ModelHost
-from processor.versions.model import ServedModel
-from processor.versions.routes import find
-from processor.versions.served_version import ServedVersion
-from processor.watching.sketch import Sketch
-from processor.watching.stats import ModelStats, VersionStats
+from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.routes import find
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.watching.sketch import Sketch
+from freshet_serving.processor.watching.stats import ModelStats, VersionStats
 
 
 def model_stats(host: ModelHost) -> list[ModelStats]:

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from processor.errors import NotReady
+from freshet_serving.processor.errors import NotReady
 
 LOOK_S = 1.0
 COME_S = 10.0

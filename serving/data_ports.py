@@ -9,22 +9,22 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from serving.access.access_guard import AccessGuard
-from serving.access.certificates import Shown
-from serving.front.exchange import Exchanges
-from serving.front.model_control import Act
-from serving.front.queries import Answering
-from serving.front.shared_memory import Regions
-from serving.front_options import FrontOptions
-from serving.http.app import DataApp
-from serving.http.farewell import Leaving
-from serving.http.guarded_protocol import GuardedProtocol
-from serving.http.port import HttpPort
-from serving.http.protocol import PredictProtocol
-from serving.lifecycle import Availability
-from serving.rpc.rpc_port import RpcPort
-from serving.telemetry.metrics import PortMetrics
-from serving.telemetry.observers import Observers
+from freshet_serving.serving.access.access_guard import AccessGuard
+from freshet_serving.serving.access.certificates import Shown
+from freshet_serving.serving.front.exchange import Exchanges
+from freshet_serving.serving.front.model_control import Act
+from freshet_serving.serving.front.queries import Answering
+from freshet_serving.serving.front.shared_memory import Regions
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.http.app import DataApp
+from freshet_serving.serving.http.farewell import Leaving
+from freshet_serving.serving.http.guarded_protocol import GuardedProtocol
+from freshet_serving.serving.http.port import HttpPort
+from freshet_serving.serving.http.protocol import PredictProtocol
+from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.rpc.rpc_port import RpcPort
+from freshet_serving.serving.telemetry.metrics import PortMetrics
+from freshet_serving.serving.telemetry.observers import Observers
 
 
 class DataPorts:

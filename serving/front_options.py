@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from processor.features.limits import REQUESTS, RequestLimits
-from processor.options import Values, above, between, one_of, option
+from freshet_serving.processor.features.limits import REQUESTS, RequestLimits
+from freshet_serving.processor.options import Values, above, between, one_of, option
 
 PORTS, ACCESS, LIFE, WATCHING = "Ports", "Access", "Start and end", "Watching"
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from processor.errors import NotReady
+from freshet_serving.processor.errors import NotReady
 
 
 class Engine(Protocol):

@@ -14,11 +14,11 @@ import sys
 from dataclasses import dataclass, fields
 from typing import Any
 
-from processor.allowance import Allowance
-from processor.errors import FreshetError
-from processor.mirror.repositories import open_repository
-from processor.sessions.session_options import Compute, SessionOptions
-from serving.serve_config import ServeConfig
+from freshet_serving.processor.allowance import Allowance
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.sessions.session_options import Compute, SessionOptions
+from freshet_serving.serving.serve_config import ServeConfig
 
 # More have not been measured: workers, and sessions of one. On larger machines the helpers of all make use of the rest.
 MOST_WORKERS, MOST_SESSIONS = 8, 8

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from serving.codecs.wire import Headers
+from freshet_serving.serving.codecs.wire import Headers
 
 CALLER_ID, STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-caller-id", b"x-sticky-key", b"x-request-id", b"traceparent"
 MODEL_DIGEST, IGNORED_INPUTS = b"x-model-digest", b"x-ignored-inputs"

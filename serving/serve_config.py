@@ -17,23 +17,23 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from processor.allowance import Allowance
-from processor.errors import BadInput, nearest, nearest_file
-from processor.features.limits import REQUESTS
-from processor.generation import UNDO_DEPTH
-from processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
-from processor.package.keyring import NO_KEYS, Keyring
-from processor.package.trust_memory import default_memory
-from processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
-from processor.tables.budgets import Budgets
-from processor.tables.remote.settings import RemoteConfig
-from processor.watching.delta_guard import MODES, ON
-from serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontOptions
-from serving.http.sites import is_loopback
-from serving.loading.import_process import ImportLimits
+from freshet_serving.processor.allowance import Allowance
+from freshet_serving.processor.errors import BadInput, nearest, nearest_file
+from freshet_serving.processor.features.limits import REQUESTS
+from freshet_serving.processor.generation import UNDO_DEPTH
+from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
+from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.package.trust_memory import default_memory
+from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
+from freshet_serving.processor.tables.budgets import Budgets
+from freshet_serving.processor.tables.remote.settings import RemoteConfig
+from freshet_serving.processor.watching.delta_guard import MODES, ON
+from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontOptions
+from freshet_serving.serving.http.sites import is_loopback
+from freshet_serving.serving.loading.import_process import ImportLimits
 
 if TYPE_CHECKING:
-    from processor.versions.policy import ModelPolicy
+    from freshet_serving.processor.versions.policy import ModelPolicy
 
 ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
@@ -257,7 +257,7 @@ class ServeConfig(FrontOptions, SessionOptions):
         """[model.NAME] sections; raises BadInput."""
         if not self.model:
             return {}
-        from processor.versions.policy import ModelPolicy
+        from freshet_serving.processor.versions.policy import ModelPolicy
 
         for name in self.model:
             _want(not self.models or name in self.models, f"model.{name[:64]}: not among models")

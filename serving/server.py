@@ -36,35 +36,42 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from processor.errors import BadInput, FreshetError
-from processor.features.limits import RequestLimits
-from processor.overview import model_stats
-from processor.standing_thread import standing_pool
-from serving.access.credentials import ADMIN_PLACE, DATA_PLACE, Access, CredentialFiles
-from serving.access.meters import meter_memory
-from serving.admin.api import MAX_DELTA_NBYTES, create_admin
-from serving.admin.explain_route import ExplainSettings
-from serving.data_ports import DataPorts
-from serving.front.holdings import BodyMemory, Connections
-from serving.front.model_control import ModelControl
-from serving.http.connection import HttpConnection
-from serving.http.port import BACKLOG, SWITCH_INTERVAL_S, HttpPort, new_loop, raise_descriptor_limit, reserve
-from serving.last_resort import LastResort
-from serving.lifecycle import Lifecycle
-from serving.loading.auto_import import AutoImporter
-from serving.loading.priority import bulk_threads, give_way
-from serving.loading.watcher import Watcher
-from serving.process_layout import Layout
-from serving.serve_config import ServeConfig
-from serving.telemetry.live_samples import LiveSamples
-from serving.telemetry.metrics import Metrics
-from serving.telemetry.observers import Observers
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.overview import model_stats
+from freshet_serving.processor.standing_thread import standing_pool
+from freshet_serving.serving.access.credentials import ADMIN_PLACE, DATA_PLACE, Access, CredentialFiles
+from freshet_serving.serving.access.meters import meter_memory
+from freshet_serving.serving.admin.api import MAX_DELTA_NBYTES, create_admin
+from freshet_serving.serving.admin.explain_route import ExplainSettings
+from freshet_serving.serving.data_ports import DataPorts
+from freshet_serving.serving.front.holdings import BodyMemory, Connections
+from freshet_serving.serving.front.model_control import ModelControl
+from freshet_serving.serving.http.connection import HttpConnection
+from freshet_serving.serving.http.port import (
+    BACKLOG,
+    SWITCH_INTERVAL_S,
+    HttpPort,
+    new_loop,
+    raise_descriptor_limit,
+    reserve,
+)
+from freshet_serving.serving.last_resort import LastResort
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.loading.auto_import import AutoImporter
+from freshet_serving.serving.loading.priority import bulk_threads, give_way
+from freshet_serving.serving.loading.watcher import Watcher
+from freshet_serving.serving.process_layout import Layout
+from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.telemetry.live_samples import LiveSamples
+from freshet_serving.serving.telemetry.metrics import Metrics
+from freshet_serving.serving.telemetry.observers import Observers
 
 if TYPE_CHECKING:
-    from processor.engine import Processor
-    from processor.versions.host import ModelHost
-    from serving.workers.fleet_host import FleetHost
-    from serving.workers.nursery import Nursery
+    from freshet_serving.processor.engine import Processor
+    from freshet_serving.processor.versions.host import ModelHost
+    from freshet_serving.serving.workers.fleet_host import FleetHost
+    from freshet_serving.serving.workers.nursery import Nursery
 
 log = logging.getLogger("freshet.server")
 
@@ -82,7 +89,7 @@ DRAIN_STEPS = 10
 
 def open_processor(config: ServeConfig, layout: Layout) -> Processor:
     """The processor that the options describe, its models loaded."""
-    from processor.engine import Processor, ProcessorConfig
+    from freshet_serving.processor.engine import Processor, ProcessorConfig
 
     others = {
         "repository": config.repository,
@@ -224,10 +231,10 @@ class Server:
 
     def _supervise(self, data: socket.socket, version: str, nursery: Nursery | None) -> None:
         """Worker processes answer."""
-        from serving.workers.acceptor import Acceptor
-        from serving.workers.fleet import Fleet, WorkerSettings
-        from serving.workers.fleet_host import FleetHost
-        from serving.workers.fleet_metrics import FleetMetrics
+        from freshet_serving.serving.workers.acceptor import Acceptor
+        from freshet_serving.serving.workers.fleet import Fleet, WorkerSettings
+        from freshet_serving.serving.workers.fleet_host import FleetHost
+        from freshet_serving.serving.workers.fleet_metrics import FleetMetrics
 
         config = self._config
         settings = WorkerSettings(

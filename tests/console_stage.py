@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from processor.package.delta import TableDelta, write_delta
+from freshet_serving.processor.package.delta import TableDelta, write_delta
 from tests.e2e.servers import LiveServer
 from tests.guarded import TAGS, USERS, Stream, as_inputs, weights
 from tests.packages import write_package

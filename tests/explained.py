@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from processor.backends.bounded import outputs_of
-from processor.backends.opening import open_programs
+from freshet_serving.processor.backends.bounded import outputs_of
+from freshet_serving.processor.backends.opening import open_programs
 
 
 def fed_by_hand(manifest, inputs):

@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 
-from processor.columns import Ragged, Strings
-from processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.package.delta import Delta, TableDelta
 from tests.packages import DIM, rows_of, tag_id, write_package
 from tests.processor.backends.artefacts import HIDDEN, SHAPES, WIDTH
 

@@ -26,7 +26,7 @@ MODEL, USERS = "small", 20_000
 
 def upload_package(server, address, folder, **options):
     """A full version of the small model, made in a folder and put where servers look: its manifest last."""
-    from processor.mirror.object_store import open_store
+    from freshet_serving.processor.mirror.object_store import open_store
 
     write_package(folder, users=range(USERS), **options)
     store = open_store(address)
@@ -144,8 +144,8 @@ class Arrivals:
 
 
 def publish(address):
-    from processor.chain.ledger import Ledger
-    from processor.mirror.repositories import open_repository
+    from freshet_serving.processor.chain.ledger import Ledger
+    from freshet_serving.processor.mirror.repositories import open_repository
 
     version = open_repository(address).version(MODEL)
     ledger = Ledger.of(version)

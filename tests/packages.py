@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from processor.clock import SystemClock
-from processor.columns import Ragged, Strings
-from processor.kernels.hashing import hash_strings
-from processor.package.delta import Delta, TableDelta
-from processor.package.keyring import NO_KEYS
-from processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
-from processor.package.version import DENSE, VersionReader, VersionWriter, table_file
-from processor.tables.table import packed
-from processor.versions.replica import Replica
-from processor.versions.served_version import ServedVersion
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.package.keyring import NO_KEYS
+from freshet_serving.processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.version import DENSE, VersionReader, VersionWriter, table_file
+from freshet_serving.processor.tables.table import packed
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.processor.backends.artefacts import SHAPES, WIDTH, expected, make_artefact, make_weights
 
 DIM = 4

@@ -29,8 +29,8 @@ from pathlib import Path
 
 import numpy as np
 
+from freshet_serving.processor.package.delta import write_delta
 from loadtest.reports.report import machine, origin
-from processor.package.delta import write_delta
 from tests.e2e.servers import ALONE, LiveServer
 from tests.faults.load import Asker, Excuses, HttpSide, RpcSide, Tally
 from tests.faults.truth import Change, Truth, full_state, weights_of

@@ -3,11 +3,11 @@
 from functools import cache
 from pathlib import Path
 
-from processor.chain.ledger import Ledger
-from processor.package.keyring import Keyring
-from processor.package.repository import Repository
-from processor.package.signature import Signer
-from processor.package.trust_memory import TrustMemory
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.package.keyring import Keyring
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.signature import Signer
+from freshet_serving.processor.package.trust_memory import TrustMemory
 from tests.packages import make_delta
 
 

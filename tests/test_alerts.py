@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from models.runs.train_metrics import COUNTERS, GAUGES
-from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import OTHERS, Metrics
+from freshet_serving.models.runs.train_metrics import COUNTERS, GAUGES
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.metrics import OTHERS, Metrics
 from tests.serving.fakes import FakeProcessor
 
 DOCS = Path(__file__).parents[1] / "docs" / "reference"

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from serving.serve_config import ServeConfig
+from freshet_serving.serving.serve_config import ServeConfig
 from tests.e2e.composed import COMPOSE, IMAGES
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")

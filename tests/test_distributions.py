@@ -12,13 +12,12 @@ import tomllib
 
 import pytest
 
-from processor.extras import DISTRIBUTION, EXTRA_OF, how_to_install
+from freshet_serving.processor.extras import DISTRIBUTION, EXTRA_OF, how_to_install
 from tests.release.contents import client_files
 from tests.release.newcomer import ROOT, install_lines, requirement
 
 SERVING = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CLIENT = tomllib.loads((ROOT / "serving" / "client" / "pyproject.toml").read_text())
-FLOORS = ("freshet_serving", "serving", "models", "compiler", "processor")
 
 
 def imports(file):
@@ -52,7 +51,9 @@ def test_the_client_holds_every_module_that_its_own_modules_import():
         for file in files
         if file.suffix == ".py"
         for name in imports(file)
-        if name.partition(".")[0] in FLOORS and (found := module_file(name)) is not None and found not in files
+        if name.partition(".")[0] == "freshet_serving"
+        and (found := module_file(name)) is not None
+        and found not in files
     }
     assert missing == set()
 
@@ -62,7 +63,7 @@ def test_the_client_needs_no_library_that_it_does_not_bring():
     names = {"grpcio": "grpc", "protobuf": "google"}
     # For those who have them: a callback of Keras, a hook of PyTorch, signatures (cryptography), buckets (obstore).
     extras = {"cryptography", "keras", "obstore", "tensorflow", "torch"}
-    allowed = {names.get(name, name) for name in brings} | extras | set(FLOORS)
+    allowed = {names.get(name, name) for name in brings} | extras | {"freshet_serving"}
     for file in (ROOT / name for name in client_files(ROOT)):
         if file.suffix == ".py":
             stray = {name.partition(".")[0] for name in imports(file)} - allowed - set(sys.stdlib_module_names)
@@ -142,7 +143,7 @@ def test_a_client_without_httpx_says_what_to_install_and_works_over_grpc(without
     for name in ("Client", "AsyncClient"):
         run = without({"httpx"}, "-c", f"from freshet_serving import {name}; {name}('http://localhost:1')")
         assert run.stderr.splitlines()[-1] == (
-            "processor.errors.BadInput: a client over HTTP needs httpx, which is not installed: "
+            "freshet_serving.processor.errors.BadInput: a client over HTTP needs httpx, which is not installed: "
             + how_to_install("client")
         )
 
@@ -152,7 +153,7 @@ def test_what_the_client_lacks_is_said_to_be_in_the_other_distribution(without):
         "import sys\n"
         "class Light:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'processor.engine':\n"
+        "        if name == 'freshet_serving.processor.engine':\n"
         "            raise ModuleNotFoundError(name, name=name)\n"
         "sys.meta_path.insert(0, Light())\n"
         "from freshet_serving import Processor\n"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.structure.sources import own_name
+
 ROOT = Path(__file__).parents[1]
 FLOORS = ("freshet_serving", "serving", "models", "compiler", "processor", "loadtest")
 MAY_IMPORT = {
@@ -21,7 +23,7 @@ MAY_IMPORT = {
 }
 # The rooms of each floor, folders and flat modules, from top to bottom: a room imports only rooms of lower levels.
 LEVELS = {
-    "freshet_serving": (("__main__",), ("strangers",)),
+    "freshet_serving": (("__main__",),),
     "processor": (
         ("capi",),
         ("engine",),
@@ -141,11 +143,11 @@ def arrows():
         used = set()
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Import):
-                used |= {alias.name for alias in node.names}
+                used |= {own_name(alias.name) for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{name}: absolute imports wanted"
-                inner = [f"{node.module}.{alias.name}" for alias in node.names]
-                used |= {full if full in names else node.module for full in inner}
+                assert node.level == 0, f"{name}: expected absolute imports"
+                inner = [own_name(f"{node.module}.{alias.name}") for alias in node.names]
+                used |= {full if full in names else own_name(node.module) for full in inner}
         found[name] = {other for other in used if other in names} - {name}
     return found
 
@@ -153,9 +155,9 @@ def arrows():
 def imports(path):
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (own_name(alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
+            yield from (own_name(f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def sources():
@@ -202,9 +204,21 @@ def test_no_modules_of_a_room_import_each_other_in_a_circle(room):
     graphlib.TopologicalSorter({name: arrows()[name] & inside for name in inside}).prepare()
 
 
+@pytest.mark.parametrize("folder", [*FLOORS, "tests"])
+def test_top_folders_are_imported_as_parts_of_freshet_serving(folder):
+    """A second import under the bare name would be another copy of every class."""
+    found = set()
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(parsed(path)):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            found |= {(path.relative_to(ROOT).as_posix(), n) for n in names if n.partition(".")[0] in FLOORS[1:-1]}
+    assert found == set()
+
+
 def test_the_package_format_needs_numpy_and_nothing_heavier():
     code = (
-        "import sys, processor.package.version, processor.package.delta\n"
+        "import sys, freshet_serving.processor.package.version, freshet_serving.processor.package.delta\n"
         "heavy = {'numba', 'tensorflow', 'onnxruntime', 'xxhash', 'fastapi'}\n"
         "print(*sorted({m.split('.')[0] for m in sys.modules} & heavy))"
     )

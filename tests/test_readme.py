@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from models.config.train_config import load_config, parse_config
+from freshet_serving.models.config.train_config import load_config, parse_config
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

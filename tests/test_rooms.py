@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.structure.sources import own_name
+
 ROOT = Path(__file__).parents[1]
 FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest")
 ROOMS = sorted(
@@ -50,9 +52,9 @@ def imports():
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found.update((module, alias.name) for alias in node.names)
+                found.update((module, own_name(alias.name)) for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                found.update((module, f"{node.module}.{alias.name}") for alias in node.names)
+                found.update((module, own_name(f"{node.module}.{alias.name}")) for alias in node.names)
     return found
 
 

@@ -21,8 +21,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from processor.backends.base import Matrix
-from processor.backends.onnxruntime import WEIGHT_PREFIX
+from freshet_serving.processor.backends.base import Matrix
+from freshet_serving.processor.backends.onnxruntime import WEIGHT_PREFIX
 
 LEAST_WEIGHTS = 1024
 """Of smaller matrices the product is no faster than what quantising costs."""

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.backends.int8 import MatrixProduct, Range, measured, products, quantised, telling
-from compiler.dense.dense_graph import DenseGraph, Matrix
-from processor.backends.bounded import typical_error
-from processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX, OnnxRuntime
-from processor.errors import BadInput
+from freshet_serving.compiler.backends.int8 import MatrixProduct, Range, measured, products, quantised, telling
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.processor.backends.bounded import typical_error
+from freshet_serving.processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX, OnnxRuntime
+from freshet_serving.processor.errors import BadInput
 
 ROWS = 1024
 

@@ -21,12 +21,12 @@ import onnx
 import tf2onnx
 from onnx import TensorProto, helper
 
-from compiler.backends.base import Compiled, Variant
-from compiler.backends.int8_choice import in_int8
-from compiler.dense.dense_graph import DenseGraph, Matrix
-from processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX, OnnxRuntime
-from processor.errors import BadInput
-from processor.machine import this_machine
+from freshet_serving.compiler.backends.base import Compiled, Variant
+from freshet_serving.compiler.backends.int8_choice import in_int8
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX, OnnxRuntime
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.machine import this_machine
 
 # ONNX Runtime reads both since 1.14.
 OPSET = 17

@@ -7,13 +7,13 @@ library or processor are others.
 
 from __future__ import annotations
 
-from compiler.backends.base import Compiled, Variant
-from compiler.backends.int8_choice import in_int8
-from compiler.backends.onnxruntime import to_onnx, with_inputs
-from compiler.dense.dense_graph import DenseGraph
-from processor.backends.base import Artefact, weights_hash
-from processor.backends.openvino import PRECISIONS, OpenVino
-from processor.machine import this_machine
+from freshet_serving.compiler.backends.base import Compiled, Variant
+from freshet_serving.compiler.backends.int8_choice import in_int8
+from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_inputs
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.processor.backends.base import Artefact, weights_hash
+from freshet_serving.processor.backends.openvino import PRECISIONS, OpenVino
+from freshet_serving.processor.machine import this_machine
 
 
 def variants() -> list[Variant]:

@@ -6,9 +6,9 @@ express, on a machine that has TensorFlow.
 
 from __future__ import annotations
 
-from compiler.backends.base import Compiled, Variant
-from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import tf
+from freshet_serving.compiler.backends.base import Compiled, Variant
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import tf
 
 
 def variants() -> list[Variant]:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frameworks import tf
-from processor.backends.base import Artefact, Executable, Matrix, Program, Weights, check_buffers
-from processor.errors import BadInput, Corrupt, FreshetError
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.processor.backends.base import Artefact, Executable, Matrix, Program, Weights, check_buffers
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 
 MAX_NBYTES = 256 << 20
 

@@ -8,11 +8,11 @@ This has not run on hardware by its authors: see processor/backends/tensorrt.py.
 
 from __future__ import annotations
 
-from compiler.backends.base import Compiled, Variant
-from compiler.backends.onnxruntime import to_onnx, with_values
-from compiler.dense.dense_graph import DenseGraph
-from processor.backends.tensorrt import PRECISIONS, TensorRt
-from processor.machine import this_machine
+from freshet_serving.compiler.backends.base import Compiled, Variant
+from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_values
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.processor.backends.tensorrt import PRECISIONS, TensorRt
+from freshet_serving.processor.machine import this_machine
 
 
 def variants() -> list[Variant]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from compiler.backends.base import Compiled, Variant
-from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import tf
-from processor.backends.base import Artefact
-from processor.backends.xla import Xla, device
-from processor.errors import BadInput
-from processor.machine import this_machine
+from freshet_serving.compiler.backends.base import Compiled, Variant
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.processor.backends.base import Artefact
+from freshet_serving.processor.backends.xla import Xla, device
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.machine import this_machine
 
 # Read by jaxlib since 2024, and for five years from then on by StableHLO's own promise.
 STABLEHLO = "1.0.0"

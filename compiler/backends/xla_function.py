@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.backends.xla import portable
-from compiler.frameworks import tf
-from processor.backends.base import Matrix, aligned
-from processor.backends.xla import FLOAT32, Xla, device
-from processor.errors import BadInput, FreshetError
+from freshet_serving.compiler.backends.xla import portable
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.processor.backends.base import Matrix, aligned
+from freshet_serving.processor.backends.xla import FLOAT32, Xla, device
+from freshet_serving.processor.errors import BadInput, FreshetError
 
 
 @dataclass(frozen=True, slots=True)

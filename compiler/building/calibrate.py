@@ -22,16 +22,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.backends.base import MAX_ERROR
-from compiler.building.auc import auc
-from compiler.building.compile import TOLERANCE, largest_error, load
-from compiler.dense.dense_graph import DenseGraph, Matrix
-from processor.backends.base import Executable as Loaded
-from processor.backends.base import aligned
-from processor.backends.bounded import outputs_of, typical_error
-from processor.errors import BadInput, FreshetError
-from processor.machine import this_machine
-from processor.package.manifest import WHOLE, ExecutableEntry
+from freshet_serving.compiler.backends.base import MAX_ERROR
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.compiler.building.compile import TOLERANCE, largest_error, load
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.processor.backends.base import Executable as Loaded
+from freshet_serving.processor.backends.base import aligned
+from freshet_serving.processor.backends.bounded import outputs_of, typical_error
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.machine import this_machine
+from freshet_serving.processor.package.manifest import WHOLE, ExecutableEntry
 
 MAX_AUC_CHANGE = 1e-4
 AUTO = "auto"

@@ -12,16 +12,16 @@ from typing import cast
 
 import numpy as np
 
-from compiler.backends.base import Compiled, Half, Lowered, Variant
-from compiler.dense.dense_graph import DenseGraph, Matrix
-from processor.backends.bounded import MAX_ROWS, ROWS, row_errors
-from processor.backends.capsule import pack, sha256
-from processor.backends.opening import Opened, open_programs
-from processor.backends.registry import builtin
-from processor.errors import BadInput
-from processor.package.atomic import atomic_file
-from processor.package.manifest import PRECISIONS, WHOLE, ExecutableEntry, Manifest
-from processor.package.tensors import write_tensors
+from freshet_serving.compiler.backends.base import Compiled, Half, Lowered, Variant
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.processor.backends.bounded import MAX_ROWS, ROWS, row_errors
+from freshet_serving.processor.backends.capsule import pack, sha256
+from freshet_serving.processor.backends.opening import Opened, open_programs
+from freshet_serving.processor.backends.registry import builtin
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package.manifest import PRECISIONS, WHOLE, ExecutableEntry, Manifest
+from freshet_serving.processor.package.tensors import write_tensors
 
 BUCKETS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 BACKENDS = (*builtin(), "tensorflow")
@@ -165,7 +165,7 @@ def write_rows(version_folder: Path, role: str, x: Matrix) -> str:
 
 
 def _half(backend: str) -> Half:
-    return cast(Half, importlib.import_module(f"compiler.backends.{backend}"))
+    return cast(Half, importlib.import_module(f"freshet_serving.compiler.backends.{backend}"))
 
 
 def _write_origin(version_folder: Path, relative: str, compiled: Compiled) -> str:

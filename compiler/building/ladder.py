@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput
 
 MAX_SIZES = 512
 MAX_ROWS = 1 << 20

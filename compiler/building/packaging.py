@@ -9,15 +9,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.building.calibrate import Labelled, Tolerance
-from compiler.building.compile import BUCKETS, compile_graph, variants
-from compiler.building.parts import Parts, parts
-from compiler.building.role_compiler import RoleCompiler
-from compiler.dense.dense_graph import DenseGraph
-from processor.package.manifest import CANDIDATE, WHOLE, ExecutableEntry, Manifest, Output
-from processor.package.repository import Repository
-from processor.package.version import DENSE, GRAPH, VersionReader, VersionWriter, table_file
-from processor.package.warmup import carry_warmup
+from freshet_serving.compiler.building.calibrate import Labelled, Tolerance
+from freshet_serving.compiler.building.compile import BUCKETS, compile_graph, variants
+from freshet_serving.compiler.building.parts import Parts, parts
+from freshet_serving.compiler.building.role_compiler import RoleCompiler
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.processor.package.manifest import CANDIDATE, WHOLE, ExecutableEntry, Manifest, Output
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import DENSE, GRAPH, VersionReader, VersionWriter, table_file
+from freshet_serving.processor.package.warmup import carry_warmup
 
 Progress = Callable[[int, int], None]
 Arrays = Mapping[str, NDArray[Any]]

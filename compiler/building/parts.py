@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compiler.dense.dense_graph import DenseGraph
-from compiler.passes.decompose import decompose
-from compiler.passes.flops import Effect
-from compiler.passes.optimise import optimise
-from compiler.passes.useronce import DividedGraph, divide_user
-from processor.package.manifest import CANDIDATE, USER, WHOLE, Feature
-from processor.package.roles import columns, user_features
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.passes.decompose import decompose
+from freshet_serving.compiler.passes.flops import Effect
+from freshet_serving.compiler.passes.optimise import optimise
+from freshet_serving.compiler.passes.useronce import DividedGraph, divide_user
+from freshet_serving.processor.package.manifest import CANDIDATE, USER, WHOLE, Feature
+from freshet_serving.processor.package.roles import columns, user_features
 
 # A user's part is computed for so many requests at once.
 USER_BUCKETS = (1, 4, 16)

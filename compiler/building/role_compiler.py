@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.backends.base import Variant
-from compiler.building.calibrate import Calibration, Labelled, Tolerance, calibrate
-from compiler.building.compile import build, lower, write_rows
-from compiler.building.parts import DensePart, Parts
-from compiler.dense.dense_graph import Matrix
-from compiler.progress import Quiet, Reporter
-from processor.errors import BadInput, FreshetError
-from processor.package.manifest import CANDIDATE, USER, WHOLE, ExecutableEntry, Feature
-from processor.package.roles import columns, user_features
+from freshet_serving.compiler.backends.base import Variant
+from freshet_serving.compiler.building.calibrate import Calibration, Labelled, Tolerance, calibrate
+from freshet_serving.compiler.building.compile import build, lower, write_rows
+from freshet_serving.compiler.building.parts import DensePart, Parts
+from freshet_serving.compiler.dense.dense_graph import Matrix
+from freshet_serving.compiler.progress import Quiet, Reporter
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.package.manifest import CANDIDATE, USER, WHOLE, ExecutableEntry, Feature
+from freshet_serving.processor.package.roles import columns, user_features
 
 
 @dataclass(frozen=True, slots=True)

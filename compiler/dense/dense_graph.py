@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.dense.harmless import check_harmless
-from compiler.frameworks import keras, tf
-from processor.errors import BadInput
-from processor.package.manifest import NAME, Output
+from freshet_serving.compiler.dense.harmless import check_harmless
+from freshet_serving.compiler.frameworks import keras, tf
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import NAME, Output
 
 Matrix = NDArray[np.float32]
 

@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn
 
-from processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput
 
 MAX_LENGTH = 1000
 MAX_TOKENS = 200

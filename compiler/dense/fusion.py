@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.dense.dense_graph import DenseGraph, signature
-from compiler.dense.expression import Constant, Expression, Name, Parsed, parse
-from compiler.frameworks import tf
-from processor.errors import BadInput
-from processor.package.manifest import NAME, Feature, Output
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
+from freshet_serving.compiler.dense.expression import Constant, Expression, Name, Parsed, parse
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import NAME, Feature, Output
 
 PREFIX = "fusion/"
 MAX_OUTPUTS = 64

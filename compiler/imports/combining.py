@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.imports.feeds import RAGGED, SPARSE, Fed
-from compiler.imports.foreign_graph import Ref
-from compiler.imports.keys import Finder, Lookup
-from compiler.imports.shapes import SIZES, Shapes
-from processor.columns import Column, Ragged
+from freshet_serving.compiler.imports.feeds import RAGGED, SPARSE, Fed
+from freshet_serving.compiler.imports.foreign_graph import Ref
+from freshet_serving.compiler.imports.keys import Finder, Lookup
+from freshet_serving.compiler.imports.shapes import SIZES, Shapes
+from freshet_serving.processor.columns import Column, Ragged
 
 # Operation -> combiner, and where its data, indices (None: the data are one an entry) and segments are.
 SEGMENTS: dict[str, tuple[str, int | None, int]] = {

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.frameworks import tf
-from compiler.imports.combining import SEGMENTS, Pool, PoolFinder
-from compiler.imports.feeds import Fed
-from compiler.imports.foreign_graph import INPUT, ForeignNode, Ref
-from compiler.imports.keys import Finder, Lookup
-from compiler.imports.ops import DENSE
-from compiler.imports.shapes import Shapes
-from processor.columns import Column
-from processor.errors import BadInput
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.combining import SEGMENTS, Pool, PoolFinder
+from freshet_serving.compiler.imports.feeds import Fed
+from freshet_serving.compiler.imports.foreign_graph import INPUT, ForeignNode, Ref
+from freshet_serving.compiler.imports.keys import Finder, Lookup
+from freshet_serving.compiler.imports.ops import DENSE
+from freshet_serving.compiler.imports.shapes import Shapes
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput
 
 DTYPES = (tf.float32, tf.bool, tf.int32, tf.int64)
 CUT_DTYPES = (tf.float32, tf.bool)

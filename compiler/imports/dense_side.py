@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from compiler.dense.dense_graph import DenseGraph, signature
-from compiler.frameworks import tf
-from compiler.imports.cut import Cut
-from compiler.imports.foreign_graph import TABLE, VARIABLE, ForeignGraph, ForeignNode, Ref, text
-from compiler.imports.shapes import SHAPE_OPERAND, Shapes
-from processor.package.manifest import Output
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.cut import Cut
+from freshet_serving.compiler.imports.foreign_graph import TABLE, VARIABLE, ForeignGraph, ForeignNode, Ref, text
+from freshet_serving.compiler.imports.shapes import SHAPE_OPERAND, Shapes
+from freshet_serving.processor.package.manifest import Output
 
 ROWS = "@rows"
 """A source: a shape that follows from the number of rows."""

@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frameworks import tf
-from compiler.imports.feeds import DENSE, RAGGED, SPARSE, Fed, feeds_of
-from compiler.imports.foreign_graph import INPUT, ForeignNode, Ref
-from compiler.imports.inputs import plain
-from compiler.imports.ops import words
-from compiler.imports.runner import Runner
-from compiler.imports.samples import probes
-from compiler.imports.shapes import SIZES, Shapes
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
-from processor.features.evaluation import Transforms
-from processor.package.manifest import Manifest
-from processor.package.transforms import FORMAT, Transform, shape_of
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.feeds import DENSE, RAGGED, SPARSE, Fed, feeds_of
+from freshet_serving.compiler.imports.foreign_graph import INPUT, ForeignNode, Ref
+from freshet_serving.compiler.imports.inputs import plain
+from freshet_serving.compiler.imports.ops import words
+from freshet_serving.compiler.imports.runner import Runner
+from freshet_serving.compiler.imports.samples import probes
+from freshet_serving.compiler.imports.shapes import SIZES, Shapes
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.evaluation import Transforms
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.transforms import FORMAT, Transform, shape_of
 
 # These put values elsewhere and leave them as they are.
 MOVES = words("StridedSlice Slice Split SplitV Unpack GatherV2 Reshape Squeeze ExpandDims Transpose")

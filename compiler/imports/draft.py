@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.frameworks import tf
-from compiler.imports.combining import Pool
-from compiler.imports.cut import Cut, CutTensor
-from compiler.imports.dense_side import weight_names
-from compiler.imports.deriving import Deriver
-from compiler.imports.feeds import Fed
-from compiler.imports.foreign_graph import Ref
-from compiler.imports.inputs import plain
-from compiler.imports.keys import Lookup
-from compiler.imports.runner import Runner
-from compiler.imports.shapes import Shapes
-from compiler.imports.stage_graph import StageWriter
-from processor.columns import Column, Strings
-from processor.errors import BadInput
-from processor.kernels.hashing import hash_strings
-from processor.package.manifest import FLOATS, Feature, Input, TableEntry
-from processor.package.transforms import Transform
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.combining import Pool
+from freshet_serving.compiler.imports.cut import Cut, CutTensor
+from freshet_serving.compiler.imports.dense_side import weight_names
+from freshet_serving.compiler.imports.deriving import Deriver
+from freshet_serving.compiler.imports.feeds import Fed
+from freshet_serving.compiler.imports.foreign_graph import Ref
+from freshet_serving.compiler.imports.inputs import plain
+from freshet_serving.compiler.imports.keys import Lookup
+from freshet_serving.compiler.imports.runner import Runner
+from freshet_serving.compiler.imports.shapes import Shapes
+from freshet_serving.compiler.imports.stage_graph import StageWriter
+from freshet_serving.processor.columns import Column, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package.manifest import FLOATS, Feature, Input, TableEntry
+from freshet_serving.processor.package.transforms import Transform
 
 MAX_SEEDS = 16
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
-from processor.package.manifest import MAX_RANK, Input
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import MAX_RANK, Input
 
 DENSE, RAGGED, SPARSE, PADDED = "dense", "ragged", "sparse", "padded"
 COMPONENTS = {

@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compiler.frameworks import meta_graph_pb2, quiet, saved_model_pb2, tf
-from compiler.imports.feeds import Fed, Feeds
-from compiler.imports.foreign_graph import ForeignGraph, Inliner, Ref, functions_of, inline, parse
-from compiler.imports.inputs import arrange
-from compiler.imports.keras_file import export_keras
-from compiler.imports.ops import GRAPH, OPENING, READING, check_ops
-from processor.errors import BadInput, NotFound, TooLarge, nearest_file
-from processor.package.regular_file import read_file
+from freshet_serving.compiler.frameworks import meta_graph_pb2, quiet, saved_model_pb2, tf
+from freshet_serving.compiler.imports.feeds import Fed, Feeds
+from freshet_serving.compiler.imports.foreign_graph import ForeignGraph, Inliner, Ref, functions_of, inline, parse
+from freshet_serving.compiler.imports.inputs import arrange
+from freshet_serving.compiler.imports.keras_file import export_keras
+from freshet_serving.compiler.imports.ops import GRAPH, OPENING, READING, check_ops
+from freshet_serving.processor.errors import BadInput, NotFound, TooLarge, nearest_file
+from freshet_serving.processor.package.regular_file import read_file
 
 SERVE = "serve"
 MAX_GRAPH_NBYTES = 2 << 30
@@ -73,7 +73,7 @@ def open_source(
         with tempfile.TemporaryDirectory(prefix="freshet-import-") as folder:
             exported, kind, groups, proof = Path(folder) / "model", "Keras", dict(ragged or {}), None
             if path.suffix == ".onnx":
-                from compiler.imports.onnx_graph.saving import save_onnx
+                from freshet_serving.compiler.imports.onnx_graph.saving import save_onnx
 
                 saved = save_onnx(path, exported)
                 kind, groups, proof = "ONNX", saved.ragged | groups, saved.proof.check

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from compiler.frameworks import op_def_registry, tf
-from compiler.imports.ops import words
-from processor.errors import BadInput
+from freshet_serving.compiler.frameworks import op_def_registry, tf
+from freshet_serving.compiler.imports.ops import words
+from freshet_serving.processor.errors import BadInput
 
 Ref = tuple[str, int]
 """A tensor: the node that makes it, and which of its outputs."""

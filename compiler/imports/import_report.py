@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from compiler.dense.dense_graph import DenseGraph
-from compiler.imports.boundary import HandedOver, sender
-from compiler.imports.combining import Pool
-from compiler.imports.cut import GATHERS, Cut, CutTensor
-from compiler.imports.dense_side import weight_names
-from compiler.imports.draft import Draft
-from compiler.imports.foreign import ForeignModel
-from compiler.imports.foreign_graph import INPUT, SOURCES, VARIABLE, ForeignNode, Ref
-from compiler.imports.keys import PASSING, SHAPING, Lookup
-from compiler.imports.shapes import Shapes
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.imports.boundary import HandedOver, sender
+from freshet_serving.compiler.imports.combining import Pool
+from freshet_serving.compiler.imports.cut import GATHERS, Cut, CutTensor
+from freshet_serving.compiler.imports.dense_side import weight_names
+from freshet_serving.compiler.imports.draft import Draft
+from freshet_serving.compiler.imports.foreign import ForeignModel
+from freshet_serving.compiler.imports.foreign_graph import INPUT, SOURCES, VARIABLE, ForeignNode, Ref
+from freshet_serving.compiler.imports.keys import PASSING, SHAPING, Lookup
+from freshet_serving.compiler.imports.shapes import Shapes
 
 MAX_REASONS = 64
 MAX_THROUGH = 4

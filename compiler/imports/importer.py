@@ -16,33 +16,33 @@ from typing import Any
 
 import numpy as np
 
-from compiler.building.compile import BUCKETS
-from compiler.building.packaging import publish
-from compiler.dense.dense_graph import DenseGraph, Matrix
-from compiler.frameworks import quiet, tf
-from compiler.imports.cut import Cut, Cutter
-from compiler.imports.dense_side import build_dense
-from compiler.imports.draft import Draft, Drafter
-from compiler.imports.feeds import Fed, Feeds, feeds_of
-from compiler.imports.foreign import ForeignModel, open_source
-from compiler.imports.foreign_graph import Ref
-from compiler.imports.import_report import describe
-from compiler.imports.inputs import plain
-from compiler.imports.runner import Runner
-from compiler.imports.samples import make_samples
-from compiler.imports.second_copies import notes_of, second_copies
-from compiler.imports.shapes import SIZES, Shapes
-from compiler.imports.tensorflow_stage import TensorFlowStage
-from compiler.imports.wordless import wordless
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
-from processor.features.plan import SparsePlan
-from processor.mirror.repositories import open_repository
-from processor.package.keyring import NO_KEYS, Keyring
-from processor.package.manifest import MAX_RANK, NAME, OUTPUT_DTYPES, Manifest, Output, StageEntry
-from processor.package.repository import Repository, check_name
-from processor.package.version import VersionReader, VersionWriter
-from processor.tables.table import ServedTable, descriptors, packed
+from freshet_serving.compiler.building.compile import BUCKETS
+from freshet_serving.compiler.building.packaging import publish
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.compiler.frameworks import quiet, tf
+from freshet_serving.compiler.imports.cut import Cut, Cutter
+from freshet_serving.compiler.imports.dense_side import build_dense
+from freshet_serving.compiler.imports.draft import Draft, Drafter
+from freshet_serving.compiler.imports.feeds import Fed, Feeds, feeds_of
+from freshet_serving.compiler.imports.foreign import ForeignModel, open_source
+from freshet_serving.compiler.imports.foreign_graph import Ref
+from freshet_serving.compiler.imports.import_report import describe
+from freshet_serving.compiler.imports.inputs import plain
+from freshet_serving.compiler.imports.runner import Runner
+from freshet_serving.compiler.imports.samples import make_samples
+from freshet_serving.compiler.imports.second_copies import notes_of, second_copies
+from freshet_serving.compiler.imports.shapes import SIZES, Shapes
+from freshet_serving.compiler.imports.tensorflow_stage import TensorFlowStage
+from freshet_serving.compiler.imports.wordless import wordless
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.package.manifest import MAX_RANK, NAME, OUTPUT_DTYPES, Manifest, Output, StageEntry
+from freshet_serving.processor.package.repository import Repository, check_name
+from freshet_serving.processor.package.version import VersionReader, VersionWriter
+from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
 
 STAGE_FILE = "stage/graph.pb"
 CLOSE = 1e-5

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frameworks import tf
-from compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, Fed
-from processor.errors import BadInput
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, Fed
+from freshet_serving.processor.errors import BadInput
 
 RAGGED_OPS = ("RaggedTensorToSparse", "RaggedTensorToTensor", "RaggedGather", "RaggedTensorToVariant")
 

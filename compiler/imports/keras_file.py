@@ -17,8 +17,8 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 
-from compiler.frameworks import keras, quiet
-from processor.errors import BadInput, TooLarge
+from freshet_serving.compiler.frameworks import keras, quiet
+from freshet_serving.processor.errors import BadInput, TooLarge
 
 CONFIG = "config.json"
 WEIGHTS = ".h5"

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.frameworks import tf
-from compiler.imports.foreign_graph import INPUT, TABLE, VARIABLE, ForeignNode, Ref
-from compiler.imports.ops import words
-from compiler.imports.shapes import Shapes
-from processor.errors import BadInput
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.foreign_graph import INPUT, TABLE, VARIABLE, ForeignNode, Ref
+from freshet_serving.compiler.imports.ops import words
+from freshet_serving.compiler.imports.shapes import Shapes
+from freshet_serving.processor.errors import BadInput
 
 Keys = NDArray[np.int64] | list[bytes]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compiler.passes.decompose import RULES
-from processor.errors import BadInput
+from freshet_serving.compiler.passes.decompose import RULES
+from freshet_serving.processor.errors import BadInput
 
 
 def words(text: str) -> frozenset[str]:

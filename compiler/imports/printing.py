@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from compiler.imports.boundary import Boundary
-from processor.errors import BadInput
-from processor.package.manifest import Manifest
-from processor.package.version import GRAPH, MANIFEST, VersionReader
+from freshet_serving.compiler.imports.boundary import Boundary
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.version import GRAPH, MANIFEST, VersionReader
 
 SIDES = {
     "tables": "replaced by lookups in tables, and by the engine's own transforms",
@@ -25,7 +25,7 @@ def report_of(source: Path, signature: str) -> dict[str, Any]:
         manifest = VersionReader(source.resolve()).manifest
         report = manifest.notes.get("import")
         return report if isinstance(report, dict) else _of_package(source, manifest)
-    from compiler.imports.importer import ImportOptions, analyse
+    from freshet_serving.compiler.imports.importer import ImportOptions, analyse
 
     return analyse(source, ImportOptions(signature))
 
@@ -65,7 +65,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
     """The cut of a package that was trained here: features are one side, graph/ the other."""
-    from compiler.dense.dense_graph import DenseGraph
+    from freshet_serving.compiler.dense.dense_graph import DenseGraph
 
     reader = VersionReader(source.resolve())
     if not (source / GRAPH).is_dir():

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.dense.dense_graph import DenseGraph, Matrix
-from compiler.frameworks import quiet, tf
-from compiler.imports.dense_side import build_dense
-from compiler.imports.foreign import open_source
-from compiler.imports.importer import CLOSE, Importer, ImportOptions
-from processor.errors import BadInput
-from processor.package.manifest import Manifest
-from processor.package.version import GRAPH, VersionReader
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.compiler.frameworks import quiet, tf
+from freshet_serving.compiler.imports.dense_side import build_dense
+from freshet_serving.compiler.imports.foreign import open_source
+from freshet_serving.compiler.imports.importer import CLOSE, Importer, ImportOptions
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.version import GRAPH, VersionReader
 
 ROWS = 64
 # Attributes that name things, or where they run.

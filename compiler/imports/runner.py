@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.frameworks import tf
-from compiler.imports.foreign import ForeignModel
-from compiler.imports.foreign_graph import HANDLE, INPUT, SOURCES, TABLE, VARIABLE, ForeignGraph, Ref, text
-from processor.errors import BadInput
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.foreign import ForeignModel
+from freshet_serving.compiler.imports.foreign_graph import (
+    HANDLE,
+    INPUT,
+    SOURCES,
+    TABLE,
+    VARIABLE,
+    ForeignGraph,
+    Ref,
+    text,
+)
+from freshet_serving.processor.errors import BadInput
 
 SCOPE = "flat"
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.frameworks import tf
-from compiler.imports.feeds import DENSE, PADDED, Fed, feeds_of
-from compiler.imports.foreign_graph import TABLE, Ref
-from compiler.imports.runner import Runner
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, Fed, feeds_of
+from freshet_serving.compiler.imports.foreign_graph import TABLE, Ref
+from freshet_serving.compiler.imports.runner import Runner
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
 
 # Whole numbers that nothing bounds are drawn below these, the first that the model takes.
 SCALES = (1000, 50, 10, 2, 1)

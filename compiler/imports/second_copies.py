@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from compiler.imports.combining import Pool
-from compiler.imports.cut import Cut
-from compiler.imports.dense_side import weight_names
-from compiler.imports.draft import Draft
-from compiler.imports.foreign_graph import VARIABLE, ForeignGraph, Ref
-from compiler.imports.keys import Lookup
-from compiler.imports.shapes import Shapes
+from freshet_serving.compiler.imports.combining import Pool
+from freshet_serving.compiler.imports.cut import Cut
+from freshet_serving.compiler.imports.dense_side import weight_names
+from freshet_serving.compiler.imports.draft import Draft
+from freshet_serving.compiler.imports.foreign_graph import VARIABLE, ForeignGraph, Ref
+from freshet_serving.compiler.imports.keys import Lookup
+from freshet_serving.compiler.imports.shapes import Shapes
 
 SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "VariableShape"})
 

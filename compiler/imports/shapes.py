@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frameworks import tf
-from compiler.imports.feeds import Fed, feeds_of
-from compiler.imports.foreign_graph import INPUT, Ref
-from compiler.imports.runner import Runner
-from processor.columns import Column
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.feeds import Fed, feeds_of
+from freshet_serving.compiler.imports.foreign_graph import INPUT, Ref
+from freshet_serving.compiler.imports.runner import Runner
+from freshet_serving.processor.columns import Column
 
 SIZES = (5, 7, 11)
 # Of these, the operand that says a shape: where the result's shape is known, it need not be computed.

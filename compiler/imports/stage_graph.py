@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frameworks import tf
-from compiler.imports.feeds import DENSE, PADDED, Fed
-from compiler.imports.foreign_graph import HANDLE, INPUT, TABLE, VARIABLE, ForeignNode, Ref, text
-from compiler.imports.runner import Runner
-from processor.errors import TooLarge
-from processor.package.manifest import Input
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, Fed
+from freshet_serving.compiler.imports.foreign_graph import HANDLE, INPUT, TABLE, VARIABLE, ForeignNode, Ref, text
+from freshet_serving.compiler.imports.runner import Runner
+from freshet_serving.processor.errors import TooLarge
+from freshet_serving.processor.package.manifest import Input
 
 MAX_NBYTES = 2**31 - (1 << 20)
 

@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.frameworks import quiet, tf
-from compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, Fed, feeds_of
-from compiler.imports.ops import STAGE, check_ops
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput, Corrupt
-from processor.package.manifest import Input
+from freshet_serving.compiler.frameworks import quiet, tf
+from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, Fed, feeds_of
+from freshet_serving.compiler.imports.ops import STAGE, check_ops
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.package.manifest import Input
 
 THREADS = 2
 
 
 def load(data: bytes, inputs: Sequence[Input], outputs: Sequence[Input]) -> TensorFlowStage:
-    """processor.features.stage.Runtime."""
+    """processor.features.stage.StageRuntime."""
     return TensorFlowStage(data, inputs, outputs)
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.building.compile import compile_graph
-from compiler.building.parts import parts
-from compiler.imports.cut import Cut, CutTensor
-from compiler.imports.dense_side import build_dense
-from compiler.imports.foreign_graph import ForeignNode, Ref
-from compiler.imports.shapes import SIZES, Shapes
-from processor.errors import BadInput
+from freshet_serving.compiler.building.compile import compile_graph
+from freshet_serving.compiler.building.parts import parts
+from freshet_serving.compiler.imports.cut import Cut, CutTensor
+from freshet_serving.compiler.imports.dense_side import build_dense
+from freshet_serving.compiler.imports.foreign_graph import ForeignNode, Ref
+from freshet_serving.compiler.imports.shapes import SIZES, Shapes
+from freshet_serving.processor.errors import BadInput
 
 # Computed by no backend's own operator, but moved or known beforehand.
 PLAIN = frozenset({"Const", "Identity", "Reshape", "Shape", "Fill", "BroadcastTo"})

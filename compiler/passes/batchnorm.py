@@ -6,9 +6,9 @@ that layer's matrix and bias; before one, of the next layer's. Nothing of it is 
 
 from __future__ import annotations
 
-from compiler.passes.graph import Edit, Graph, Ref
-from compiler.passes.linear import vector
-from compiler.passes.patterns import ADDS, biased, product
+from freshet_serving.compiler.passes.graph import Edit, Graph, Ref
+from freshet_serving.compiler.passes.linear import vector
+from freshet_serving.compiler.passes.patterns import ADDS, biased, product
 
 
 def fold(graph: Graph) -> tuple[Graph, int]:

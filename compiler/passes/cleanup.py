@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frameworks import tf
-from compiler.passes.graph import IDENTITIES, Edit, Graph, Ref, X
-from compiler.passes.patterns import ADDS, RESHAPES, AxisRange, part
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.graph import IDENTITIES, Edit, Graph, Ref, X
+from freshet_serving.compiler.passes.patterns import ADDS, RESHAPES, AxisRange, part
 
 Rule = Callable[[Graph, Edit, Ref], Ref | None]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.frameworks import tf
-from compiler.passes.graph import Edit, Graph, Ref, X
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.graph import Edit, Graph, Ref, X
 
 # A constant larger than this stays as the operation that makes it.
 MAX_NBYTES = 4 << 20

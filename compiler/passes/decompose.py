@@ -17,9 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import tf
-from compiler.passes.graph import Edit, Graph, Node, Ref
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.graph import Edit, Graph, Node, Ref
 
 # Below these |x| a series stands in for log(1 + x) and exp(x) - 1.
 SMALL_LOG1P, SMALL_EXPM1 = 0.4, 0.5

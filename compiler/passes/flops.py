@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.passes.graph import Graph, Node, Ref
+from freshet_serving.compiler.passes.graph import Graph, Node, Ref
 
 PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "ArgMax", "ArgMin"})

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.dense.dense_graph import DenseGraph, signature
-from compiler.frameworks import inlined, tf
-from processor.errors import BadInput
-from processor.package.manifest import Output
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
+from freshet_serving.compiler.frameworks import inlined, tf
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Output
 
 Ref = tuple[str, int]
 """An output of a node: (node, number)."""

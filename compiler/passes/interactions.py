@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.frameworks import tf
-from compiler.passes.flops import PRODUCTS
-from compiler.passes.graph import Edit, Graph, Node, Ref
-from compiler.passes.patterns import ADDS, product, squared, summed
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.flops import PRODUCTS
+from freshet_serving.compiler.passes.graph import Edit, Graph, Node, Ref
+from freshet_serving.compiler.passes.patterns import ADDS, product, squared, summed
 
 MAX_LAYERS = 64
 

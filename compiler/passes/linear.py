@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.frameworks import tf
-from compiler.passes.graph import Edit, Graph, Ref
-from compiler.passes.patterns import biased, product
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.graph import Edit, Graph, Ref
+from freshet_serving.compiler.passes.patterns import biased, product
 
 ACTIVATIONS = frozenset({"Relu", "Relu6", "Sigmoid", "Tanh", "Elu", "Selu", "LeakyRelu", "Softplus", "Softsign"})
 

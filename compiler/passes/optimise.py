@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from compiler.dense.dense_graph import DenseGraph
-from compiler.passes import batchnorm, cleanup, constants, interactions, linear
-from compiler.passes.flops import Effect, counted, flops, node_count
-from compiler.passes.graph import Graph
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.passes import batchnorm, cleanup, constants, interactions, linear
+from freshet_serving.compiler.passes.flops import Effect, counted, flops, node_count
+from freshet_serving.compiler.passes.graph import Graph
 
 Pass = Callable[[Graph], tuple[Graph, int]]
 

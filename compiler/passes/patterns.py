@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from compiler.frameworks import tf
-from compiler.passes.graph import Graph, Node, Ref
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.graph import Graph, Node, Ref
 
 ADDS = frozenset({"Add", "AddV2", "BiasAdd"})
 RESHAPES = frozenset({"Reshape", "ExpandDims", "Squeeze"})

@@ -27,14 +27,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.dense.dense_graph import DenseGraph, Matrix
-from compiler.frameworks import tf
-from compiler.passes.flops import PRODUCTS, flops
-from compiler.passes.graph import Edit, Graph, Node, Ref, Shape, X
-from compiler.passes.optimise import improve
-from compiler.passes.patterns import part, summed
-from processor.package.manifest import MAX_USER_WIDTH
-from processor.package.roles import LENT, lane_width
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.flops import PRODUCTS, flops
+from freshet_serving.compiler.passes.graph import Edit, Graph, Node, Ref, Shape, X
+from freshet_serving.compiler.passes.optimise import improve
+from freshet_serving.compiler.passes.patterns import part, summed
+from freshet_serving.processor.package.manifest import MAX_USER_WIDTH
+from freshet_serving.processor.package.roles import LENT, lane_width
 
 # A division that takes less off a candidate's work is not worth a second set of executables.
 MIN_SAVED = 0.05

@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.building.calibrate import Labelled
-from compiler.dense.dense_graph import Matrix
-from processor.backends.base import aligned
-from processor.clock import SystemClock
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
-from processor.extras import needed
-from processor.features.plan import SparsePlan, Unfit
-from processor.features.stage import load_stage
-from processor.package.manifest import Feature, Input, Manifest
-from processor.package.version import VersionReader, table_file
-from processor.package.warmup import WARMUP, parse_warmup
-from processor.tables.quantise import Stored, dequantise
-from processor.tables.table import descriptor, descriptors
-from processor.versions.served_version import ServedVersion
+from freshet_serving.compiler.building.calibrate import Labelled
+from freshet_serving.compiler.dense.dense_graph import Matrix
+from freshet_serving.processor.backends.base import aligned
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extras import needed
+from freshet_serving.processor.features.plan import SparsePlan, Unfit
+from freshet_serving.processor.features.stage import load_stage
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest
+from freshet_serving.processor.package.version import VersionReader, table_file
+from freshet_serving.processor.package.warmup import WARMUP, parse_warmup
+from freshet_serving.processor.tables.quantise import Stored, dequantise
+from freshet_serving.processor.tables.table import descriptor, descriptors
+from freshet_serving.processor.versions.served_version import ServedVersion
 
 CHUNK_ROWS, PRACTICE_ROWS = 4096, 4096
 LABEL = "label"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from compiler.building.calibrate import Calibration, by_variant, variant_name
-from compiler.recompiling.recompile import Report
-from processor.package.manifest import ExecutableEntry
+from freshet_serving.compiler.building.calibrate import Calibration, by_variant, variant_name
+from freshet_serving.compiler.recompiling.recompile import Report
+from freshet_serving.processor.package.manifest import ExecutableEntry
 
 LABELS = ("rows a run", "largest error", "new weights, ms")
 # The frame of a column, and the space on both sides of what stands in it.

@@ -22,25 +22,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from compiler.backends.base import Lowered, Variant
-from compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate, variant_name
-from compiler.building.compile import BUCKETS, build, checked_buckets, lower, parse_variant, variants
-from compiler.building.ladder import interpolated, ladder
-from compiler.building.parts import Parts, parts
-from compiler.building.role_compiler import RoleCompiler
-from compiler.dense.dense_graph import DenseGraph, Matrix
-from compiler.progress import Reporter
-from compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample, rows_of_practice
-from processor.backends.opening import executable_files
-from processor.backends.registry import builtin
-from processor.errors import BadInput, Conflict, FreshetError, NotFound
-from processor.machine import this_machine
-from processor.mirror.repositories import open_repository
-from processor.package.keyring import NO_KEYS, Keyring
-from processor.package.manifest import CANDIDATE, PRECISIONS, WHOLE, ExecutableEntry, File, Manifest
-from processor.package.place import VersionPlace
-from processor.package.tensors import crc32
-from processor.package.version import GRAPH, MANIFEST, VersionReader, sealed
+from freshet_serving.compiler.backends.base import Lowered, Variant
+from freshet_serving.compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate, variant_name
+from freshet_serving.compiler.building.compile import BUCKETS, build, checked_buckets, lower, parse_variant, variants
+from freshet_serving.compiler.building.ladder import interpolated, ladder
+from freshet_serving.compiler.building.parts import Parts, parts
+from freshet_serving.compiler.building.role_compiler import RoleCompiler
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.compiler.progress import Reporter
+from freshet_serving.compiler.recompiling.calibration_rows import (
+    drawn_rows,
+    read_labelled,
+    read_sample,
+    rows_of_practice,
+)
+from freshet_serving.processor.backends.opening import executable_files
+from freshet_serving.processor.backends.registry import builtin
+from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound
+from freshet_serving.processor.machine import this_machine
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.package.manifest import CANDIDATE, PRECISIONS, WHOLE, ExecutableEntry, File, Manifest
+from freshet_serving.processor.package.place import VersionPlace
+from freshet_serving.processor.package.tensors import crc32
+from freshet_serving.processor.package.version import GRAPH, MANIFEST, VersionReader, sealed
 
 COMPILED = "compiled"
 PRICED = (1, 8, 64, 256, 1024)

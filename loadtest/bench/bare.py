@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from processor.backends.base import Matrix
-from processor.engine import PredictRequest, Processor
-from processor.versions.control import READERS
+from freshet_serving.processor.backends.base import Matrix
+from freshet_serving.processor.engine import PredictRequest, Processor
+from freshet_serving.processor.versions.control import READERS
 
 
 class BareLoop:

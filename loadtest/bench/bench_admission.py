@@ -29,18 +29,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from rich.console import Console
 
-from compiler.building.auc import auc
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.embedding.multi_hash import key_transform
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.training.defaults import chosen
+from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.processor.features.key_codes import CODES
+from freshet_serving.processor.tables.table import descriptors
 from loadtest.bench.labelled_tables import TABLES, FirstRows, LabelledTable
 from loadtest.reports.report import machine, opening, origin, table
-from models.config.table_sections import TableConfig
-from models.data.source import Batch
-from models.embedding.multi_hash import key_transform
-from models.pipeline.ahead import Ahead
-from models.training.defaults import chosen
-from models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
-from models.training.trainer import Trainer
-from processor.features.key_codes import CODES
-from processor.tables.table import descriptors
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"

@@ -22,19 +22,19 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.machine import this_machine
+from freshet_serving.processor.package.delta import Delta
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.served_version import ServedVersion
 from loadtest.bench.bench_report import markdown, summary, unmet
 from loadtest.bench.harness import Bench, Result, Row
 from loadtest.load.launch import CommandFailed, run_freshet
 from loadtest.load.payload import bench_inputs
 from loadtest.load.sides import ratio
 from loadtest.reports.report import machine, origin
-from processor.clock import SystemClock
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.machine import this_machine
-from processor.package.delta import Delta
-from processor.package.version import VersionReader
-from processor.versions.replica import Replica
-from processor.versions.served_version import ServedVersion
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"

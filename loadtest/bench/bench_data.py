@@ -34,18 +34,18 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 from rich.console import Console
 
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.parquet_copy import GROUP_ROWS
+from freshet_serving.models.data.source import Batch, Field, Source
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.step_profile import overlap
+from freshet_serving.models.training.spec import draft
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.processor.cores import available
 from loadtest.bench.pairs import Pair, compare
 from loadtest.reports.report import machine, opening, origin, spread, table, told
-from models.config.train_config import parse_config
-from models.data.formats import DataConfig
-from models.data.open_data import open_source
-from models.data.parquet_copy import GROUP_ROWS
-from models.data.source import Batch, Field, Source
-from models.pipeline.ahead import Ahead
-from models.pipeline.step_profile import overlap
-from models.training.spec import draft
-from models.training.trainer import Trainer
-from processor.cores import available
 
 RESULTS = Path(__file__).parents[1] / "results"
 ROWS, BATCH_ROWS, ROUNDS, TRIES = 2_000_000, 4096, 7, 3

@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from compiler.building.auc import auc
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.training.defaults import chosen
+from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
+from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench.labelled_tables import TABLES, FirstRows, LabelledTable
-from models.config.train_config import TrainConfig
-from models.config.train_section import TrainSettings
-from models.training.defaults import chosen
-from models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
-from models.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from freshet_serving.processor.cores import available
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from loadtest.bench.bare import BareLoop
 from loadtest.bench.pairs import Pair
 from loadtest.load.payload import bench_inputs
-from processor.cores import available
-from processor.engine import PredictRequest, Processor, ProcessorConfig
 
 REQUESTS = 32
 LARGE_REQUESTS = 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.kernels.hashing import hash_strings
 from loadtest.bench.pairs import Pair
-from processor.columns import Strings
-from processor.kernels.hashing import hash_strings
 
 STRINGS = 10_000
 

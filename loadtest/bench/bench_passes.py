@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from compiler.building.compile import compile_graph, load
-from compiler.dense.dense_graph import DenseGraph, signature
-from compiler.frameworks import keras, tf
-from compiler.passes.optimise import optimise
+from freshet_serving.compiler.building.compile import compile_graph, load
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
+from freshet_serving.compiler.frameworks import keras, tf
+from freshet_serving.compiler.passes.optimise import optimise
+from freshet_serving.models.bench import DIM, FLOATS, HIDDEN, TABLES
+from freshet_serving.models.zoo import deepfm, dlrm
+from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput
+from freshet_serving.processor.package.manifest import Output
 from loadtest.bench.pairs import Pair, compare
-from models.bench import DIM, FLOATS, HIDDEN, TABLES
-from models.zoo import deepfm, dlrm
-from models.zoo.dense_input import ColumnSpan, DenseInput
-from processor.package.manifest import Output
 
 WIDTH = TABLES * DIM
 UPPER = np.triu(np.ones((TABLES, TABLES), np.float32), 1)

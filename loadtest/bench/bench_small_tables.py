@@ -23,16 +23,22 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from compiler.building.auc import auc
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.training.defaults import chosen, transformed
+from freshet_serving.models.training.spec import (
+    draft,
+    measure_log_odds,
+    measure_scaling,
+    measure_transforms,
+    share_of_ones,
+)
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.models.training.window_guard import row_losses
 from loadtest.bench.bench_defaults import RESULTS
 from loadtest.bench.labelled_tables import FirstRows
 from loadtest.bench.random_tables import TABLES, RandomTable, draw_shape
 from loadtest.reports.report import machine, opening, origin, table
-from models.config.train_section import TrainSettings
-from models.training.defaults import chosen, transformed
-from models.training.spec import draft, measure_log_odds, measure_scaling, measure_transforms, share_of_ones
-from models.training.trainer import Trainer
-from models.training.window_guard import row_losses
 
 DELTAS, DELTA_SHARE, FEWEST_DELTA_ROWS = 12, 6, 100
 ASKED_ROWS = 2048

@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from freshet_serving.models.data.formats import MOVIELENS_EVENTS
 from loadtest.bench import dtypes, scale
 from loadtest.bench import memory_budget as tiers
 from loadtest.reports.report import machine, origin, table
-from models.data.formats import MOVIELENS_EVENTS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from freshet_serving.models.bench import FLOATS, HIDDEN, LIMIT, TABLES
+from freshet_serving.processor.kernels.hashing import init_rows
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from loadtest.load.encoding import InputTensor, Signature, encode_kserve
 from loadtest.load.payload import Payload, of_requests
-from models.bench import FLOATS, HIDDEN, LIMIT, TABLES
-from processor.kernels.hashing import init_rows
-from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 
 DIMS = (32, 16)
 KINDS = ("whole", "once")
@@ -83,10 +83,10 @@ def payload(model: str, inputs: list[dict[str, np.ndarray]]) -> Payload:
 
 def write(repository: Path, table_rows: int) -> None:
     """All models. Needs the train extra."""
-    from compiler.dense.dense_graph import DenseGraph
-    from models.training.publication import publish_version
-    from models.zoo.deepfm import build
-    from models.zoo.dense_input import DenseInput
+    from freshet_serving.compiler.dense.dense_graph import DenseGraph
+    from freshet_serving.models.training.publication import publish_version
+    from freshet_serving.models.zoo.deepfm import build
+    from freshet_serving.models.zoo.dense_input import DenseInput
 
     repository.mkdir(parents=True, exist_ok=True)
     for dim in DIMS:

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from loadtest.bench.bare import BareLoop
 from loadtest.load.launch import CommandFailed
 from loadtest.load.payload import bench_count, bench_inputs
-from processor.engine import PredictRequest, Processor, ProcessorConfig
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("bare", "engine")

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from models.bench import FLOATS, TABLES, write_model
-from processor.cores import available
-from processor.engine import GroupConfig, PredictRequest, Processor, ProcessorConfig
-from processor.errors import FreshetError
+from freshet_serving.models.bench import FLOATS, TABLES, write_model
+from freshet_serving.processor.cores import available
+from freshet_serving.processor.engine import GroupConfig, PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import FreshetError
 
 ROWS = 20_000
 CANDIDATES, NEIGHBOUR_CANDIDATES, NEIGHBOURS = 8, 256, 4

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.building.auc import auc
-from models.config.train_config import TrainConfig, parse_config
-from models.training.loop import TrainingRun
-from models.training.publication import publish_version
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.package.rowtypes import ROW_TYPES
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.models.config.train_config import TrainConfig, parse_config
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.publication import publish_version
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
 
 TRAINED = 0.8
 SCORED_ROWS = 4096

@@ -12,15 +12,15 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from freshet_serving.processor.engine import Processor, ProcessorConfig
+from freshet_serving.serving.front.exchange import Exchanges
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.http.app import DataApp
+from freshet_serving.serving.http.port import HttpPort, new_loop
+from freshet_serving.serving.http.protocol import PredictProtocol
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.metrics import Metrics
 from loadtest.load.payload import Payload
-from processor.engine import Processor, ProcessorConfig
-from serving.front.exchange import Exchanges
-from serving.front_options import FrontOptions
-from serving.http.app import DataApp
-from serving.http.port import HttpPort, new_loop
-from serving.http.protocol import PredictProtocol
-from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import Metrics
 
 
 class _Counting(PredictProtocol):

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.data.source import Batch
+from freshet_serving.processor.package.delta import Delta, TableDelta
 from loadtest.bench.guard_replay import Replay
 from loadtest.bench.guard_streams import MODEL
-from models.data.source import Batch
-from processor.package.delta import Delta, TableDelta
 
 NONE = np.empty(0, np.int64)
 BIAS = "linear/bias"

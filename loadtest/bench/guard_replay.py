@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.data.source import Batch
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.package.delta import Delta
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.watching.aftermath import LabelSums
+from freshet_serving.processor.watching.sketch import Block, Sketch
+from freshet_serving.processor.watching.stats import HELD
 from loadtest.bench.guard_streams import MODEL, KeptStream
-from models.data.source import Batch
-from processor.chain.ledger import Ledger
-from processor.clock import FakeClock
-from processor.package.delta import Delta
-from processor.package.repository import Repository
-from processor.versions.model import ServedModel
-from processor.versions.replica import Replica
-from processor.versions.served_version import ServedVersion
-from processor.watching.aftermath import LabelSums
-from processor.watching.sketch import Block, Sketch
-from processor.watching.stats import HELD
 
 REQUEST_ROWS = 8
 REQUESTS_A_SECOND = 64

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from freshet_serving.models.config.train_config import TrainConfig, parse_config
+from freshet_serving.models.data.open_data import default_features, open_source
+from freshet_serving.models.data.source import Batch, Source
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.package.delta import Delta, read_delta
 from loadtest.bench.shop_streams import ShopKind, ShopSource
-from models.config.train_config import TrainConfig, parse_config
-from models.data.open_data import default_features, open_source
-from models.data.source import Batch, Source
-from models.training.loop import TrainingRun
-from processor.package.delta import Delta, read_delta
 
 MODEL, HIDDEN, DIM = "ctr", [16], 8
 ASKED_ROWS = 512

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from freshet_serving.processor.watching.delta_figures import rank_correlation
 from loadtest.bench.guard_poison import DRIFT, POISONS, Poison, drift_step
 from loadtest.bench.guard_replay import GoodOutcome, Replay
 from loadtest.bench.guard_streams import KeptStream
-from processor.watching.delta_figures import rank_correlation
 
 WARM_DELTAS = 60
 WATCHED_S = 180

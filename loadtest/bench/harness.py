@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from freshet_serving.serving.process_layout import MOST_WORKERS
 from loadtest.load import wrk
 from loadtest.load.launch import HOST, CommandFailed, RunningServer, run_freshet, serving
 from loadtest.load.openloop import Job, drive
 from loadtest.load.outcome import Figures
 from loadtest.load.payload import Payload, bench_count, bench_payload
 from loadtest.load.sides import Ratio
-from serving.process_layout import MOST_WORKERS
 
 CONNECTIONS = 32
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.config.train_config import TrainConfig, parse_config
-from models.data import open_data, synthetic
-from models.data.source import Batch, Field, Schema, Source, check_position
+from freshet_serving.models.config.train_config import TrainConfig, parse_config
+from freshet_serving.models.data import open_data, synthetic
+from freshet_serving.models.data.source import Batch, Field, Schema, Source, check_position
 
 CLICK_ROWS, CLICK_SHARE = 80_000, 0.0025
 # column: (ids, how uneven they are, how much they say)

@@ -16,10 +16,10 @@ from pathlib import Path
 def main() -> None:
     for absent in ("tensorflow", "keras", "jax"):
         sys.modules[absent] = None  # type: ignore[assignment]
-    from processor.clock import SystemClock
-    from processor.package.version import VersionReader
-    from processor.versions.replica import Replica
-    from processor.versions.served_version import ServedVersion
+    from freshet_serving.processor.clock import SystemClock
+    from freshet_serving.processor.package.version import VersionReader
+    from freshet_serving.processor.versions.replica import Replica
+    from freshet_serving.processor.versions.served_version import ServedVersion
 
     version = ServedVersion(VersionReader(Path(sys.argv[1])), 0, SystemClock())
     started_s = time.perf_counter()

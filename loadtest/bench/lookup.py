@@ -7,15 +7,15 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from freshet_serving.processor.kernels.hashing import init_rows
+from freshet_serving.processor.kernels.index import EMPTY, build, capacity_for, empty_index, probe
+from freshet_serving.processor.kernels.pointers import load_f32, load_i64
+from freshet_serving.processor.kernels.pool import KIND_ONE, PLAN_FIELDS, run
+from freshet_serving.processor.kernels.rows import DEFAULT, resolve, row_at
+from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.tables.table import ServedTable, packed
 from loadtest.bench.pairs import Pair
-from processor.kernels.hashing import init_rows
-from processor.kernels.index import EMPTY, build, capacity_for, empty_index, probe
-from processor.kernels.pointers import load_f32, load_i64
-from processor.kernels.pool import KIND_ONE, PLAN_FIELDS, run
-from processor.kernels.rows import DEFAULT, resolve, row_at
-from processor.package.delta import TableDelta
-from processor.package.manifest import TableEntry
-from processor.tables.table import ServedTable, packed
 
 DIM = 16
 ROWS = 1_000_000

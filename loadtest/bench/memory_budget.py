@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from freshet_serving.processor.kernels.hashing import init_rows
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.tensors import map_file, parse_tensors, write_tensors
+from freshet_serving.processor.tables.table import ServedTable, packed
+from freshet_serving.processor.tables.tier import Tally
 from loadtest.bench.lookup import kernel_call
 from loadtest.bench.pairs import Pair, compare
-from processor.kernels.hashing import init_rows
-from processor.package.manifest import TableEntry
-from processor.package.tensors import map_file, parse_tensors, write_tensors
-from processor.tables.table import ServedTable, packed
-from processor.tables.tier import Tally
 
 ROWS, DIM, BATCH, BATCHES = 1_000_000, 16, 1664, 512
 SHARE = 0.1

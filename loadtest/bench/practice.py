@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from freshet_serving.processor.package.manifest import WHOLE
+from freshet_serving.processor.package.version import VersionReader, add_file
+from freshet_serving.processor.package.warmup import WARMUP, dump_warmup
 from loadtest.load.launch import run_freshet
-from processor.package.manifest import WHOLE
-from processor.package.version import VersionReader, add_file
-from processor.package.warmup import WARMUP, dump_warmup
 
 
 def compile_with_practice(folder: Path, requests: Sequence[Mapping[str, Any]], precision: str = "auto") -> str:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.config.train_config import TrainConfig, parse_config
+from freshet_serving.models.data.source import Batch, Field, Schema, check_position
 from loadtest.bench.labelled_tables import click_shares
-from models.config.train_config import TrainConfig, parse_config
-from models.data.source import Batch, Field, Schema, check_position
 
 TABLES = 20
 FEWEST_ROWS, MOST_ROWS = 1_000, 50_000

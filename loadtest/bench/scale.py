@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
+from freshet_serving.processor.kernels.hashing import init_rows
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.tensors import crc32, map_file, parse_tensors, write_tensors
+from freshet_serving.processor.tables.table import ServedTable, packed
 from loadtest.bench.lookup import kernel_call
 from loadtest.bench.pairs import Pair, compare
-from processor.kernels.hashing import init_rows
-from processor.package.manifest import TableEntry
-from processor.package.tensors import crc32, map_file, parse_tensors, write_tensors
-from processor.tables.table import ServedTable, packed
 
 DIM, BATCH = 16, 4096
 SIZES = (100_000, 1_000_000, 20_000_000)

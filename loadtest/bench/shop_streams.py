@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.data.source import Batch, Field, Schema, check_position
+from freshet_serving.models.data.source import Batch, Field, Schema, check_position
 
 BLOCK_ROWS = 1000
 """A swing's rate changes from one thousand rows to the next."""

@@ -23,8 +23,8 @@ def start(repository: Path) -> tuple[float, float]:
     """(seconds, seconds of processor time) from opening the processor until its first answer."""
     import numpy as np
 
-    from models.bench import FLOATS, MODEL, TABLES
-    from processor.engine import PredictRequest, Processor, ProcessorConfig
+    from freshet_serving.models.bench import FLOATS, MODEL, TABLES
+    from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 
     inputs: dict[str, Any] = {"ids": np.zeros((4, TABLES), np.int64), "floats": np.zeros((4, FLOATS), np.float32)}
     started_s, busy_s = time.perf_counter(), time.process_time()
@@ -43,10 +43,10 @@ def in_its_own_process(repository: Path) -> tuple[float, float]:
 
 def prepare(folder: Path, rows: int, deltas: int, changed: int) -> dict[str, Path]:
     """The repositories, by what is in them: fresh, folded, unfolded."""
-    from models.bench import MODEL, bench_delta, write_model
-    from processor.chain.ledger import Ledger
-    from processor.package.repository import Repository
-    from processor.tables.folding import fold
+    from freshet_serving.models.bench import MODEL, bench_delta, write_model
+    from freshet_serving.processor.chain.ledger import Ledger
+    from freshet_serving.processor.package.repository import Repository
+    from freshet_serving.processor.tables.folding import fold
 
     found = {name: folder / name for name in ("fresh", "folded", "unfolded")}
     if found["unfolded"].exists():

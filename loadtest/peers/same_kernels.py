@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.served_version import ServedVersion
 from loadtest.peers.plain import Floats, Ids, split
-from processor.clock import SystemClock
-from processor.package.version import VersionReader
-from processor.versions.replica import Replica
-from processor.versions.served_version import ServedVersion
 
 
 class Scorer:

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.analysis.row_layers import RowPiece
-from models.analysis.table_summary import TableSummary, norm_edge
-from models.embedding.variable import norms
-from processor.package.atomic import atomic_file
+from freshet_serving.models.analysis.row_layers import RowPiece
+from freshet_serving.models.analysis.table_summary import TableSummary, norm_edge
+from freshet_serving.models.embedding.variable import norms
+from freshet_serving.processor.package.atomic import atomic_file
 
 MOST_ROWS = 4_000_000
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

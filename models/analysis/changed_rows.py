@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.analysis.row_layers import RowLayers
-from models.embedding.variable import norms
+from freshet_serving.models.analysis.row_layers import RowLayers
+from freshet_serving.models.embedding.variable import norms
 
 MOST_MOVED = 20
 

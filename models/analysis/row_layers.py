@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.chain.contents import NO_SCALES, Contents, stored, widened
-from processor.kernels import index as hash_index
-from processor.package.version import table_file
+from freshet_serving.processor.chain.contents import NO_SCALES, Contents, stored, widened
+from freshet_serving.processor.kernels import index as hash_index
+from freshet_serving.processor.package.version import table_file
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from models.analysis.row_layers import RowPiece
-from models.embedding.variable import norms
+from freshet_serving.models.analysis.row_layers import RowPiece
+from freshet_serving.models.embedding.variable import norms
 
 ADMITTED_AFTER = (2, 3, 5, 10)
 BINS = 64

@@ -11,10 +11,10 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from models.config.toml_sections import ITEM_NAMES, want_between, want_one_of
-from models.zoo.option_types import Within
-from processor.errors import BadInput, nearest
-from processor.options import TYPE_NAMES, type_name
+from freshet_serving.models.config.toml_sections import ITEM_NAMES, want_between, want_one_of
+from freshet_serving.models.zoo.option_types import Within
+from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.options import TYPE_NAMES, type_name
 
 GIVEN = ("seed", "labels")
 PARAMETERS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

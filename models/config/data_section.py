@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from models.config.toml_sections import section_of, want, want_one_of
-from models.data.formats import FORMATS, RATED, STREAMS, TABLES, DataConfig, format_of
-from processor.errors import BadInput
+from freshet_serving.models.config.toml_sections import section_of, want, want_one_of
+from freshet_serving.models.data.formats import FORMATS, RATED, STREAMS, TABLES, DataConfig, format_of
+from freshet_serving.processor.errors import BadInput
 
 
 def read_data(raw: dict[str, Any]) -> DataConfig:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.config.feature_sections import FeatureConfig
-from models.config.toml_sections import section_of, want
-from processor.errors import BadInput
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.toml_sections import section_of, want
+from freshet_serving.processor.errors import BadInput
 
 GROUPED = ("id", "string")
 

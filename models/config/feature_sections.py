@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from models.config.toml_sections import section_of, want, want_between, want_one_of
-from models.data.formats import DataConfig
-from models.data.open_data import default_features
-from models.data.source import Field
-from processor.errors import BadInput
-from processor.options import type_name
-from processor.package.manifest import COMBINERS, KINDS, NAME, SIDES
-from processor.package.rowtypes import ROW_TYPES
+from freshet_serving.models.config.toml_sections import section_of, want, want_between, want_one_of
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.open_data import default_features
+from freshet_serving.models.data.source import Field
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.options import type_name
+from freshet_serving.processor.package.manifest import COMBINERS, KINDS, NAME, SIDES
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
 
 FLOAT_TRANSFORMS = ("none", "log1p")
 CLOCK_TRANSFORMS = ("hour", "weekday")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from models.config.toml_sections import section_of, want_above_0, want_between
+from freshet_serving.models.config.toml_sections import section_of, want_above_0, want_between
 
 
 @dataclass(frozen=True, slots=True)

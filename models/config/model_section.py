@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.config.arch_options import read_options
-from models.config.toml_sections import section_of, want, want_above_0, want_one_of
-from models.zoo.arch import resolve_arch, takes_labels
-from models.zoo.architectures import ARCHITECTURES
-from processor.errors import BadInput
-from processor.package.manifest import NAME
+from freshet_serving.models.config.arch_options import read_options
+from freshet_serving.models.config.toml_sections import section_of, want, want_above_0, want_one_of
+from freshet_serving.models.zoo.arch import resolve_arch, takes_labels
+from freshet_serving.models.zoo.architectures import ARCHITECTURES
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import NAME
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 

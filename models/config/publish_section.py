@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from models.config.toml_sections import section_of, want, want_between, want_one_of
-from processor.errors import BadInput
-from processor.mirror.object_store import address_parts, is_address
-from processor.package.rowtypes import ROW_TYPES
+from freshet_serving.models.config.toml_sections import section_of, want, want_between, want_one_of
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.mirror.object_store import address_parts, is_address
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
 
 PRECISIONS = ("float32", "int8", "auto")
 DELTAS = ("delta_rows", "delta_seconds", "delta_movement")

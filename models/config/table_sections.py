@@ -7,15 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.config.feature_sections import FeatureConfig
-from models.config.toml_sections import section_of, want_between, want_one_of
-from models.config.train_section import TrainSettings, check_rows
-from models.embedding.multi_hash import MOST_CODES, NO_HASH
-from models.embedding.optimizer import RowOptions
-from models.embedding.row_budget import CACHES, LFU
-from processor.errors import BadInput, nearest
-from processor.options import type_name
-from processor.package.transforms import HASHES, MAX_HASHED_ROWS
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.toml_sections import section_of, want_between, want_one_of
+from freshet_serving.models.config.train_section import TrainSettings, check_rows
+from freshet_serving.models.embedding.multi_hash import MOST_CODES, NO_HASH
+from freshet_serving.models.embedding.optimizer import RowOptions
+from freshet_serving.models.embedding.row_budget import CACHES, LFU
+from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.options import type_name
+from freshet_serving.processor.package.transforms import HASHES, MAX_HASHED_ROWS
 
 INITS = ("uniform", "normal", "zeros")
 ADMISSIONS = ("counts", "bloom")

@@ -13,8 +13,8 @@ import typing
 from collections.abc import Collection
 from typing import Any, TypeVar
 
-from processor.errors import BadInput, nearest
-from processor.options import TYPE_NAMES, type_name
+from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.options import TYPE_NAMES, type_name
 
 T = TypeVar("T")
 

@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compiler.dense.expression import parse as parse_expression
-from models.config.data_section import read_data
-from models.config.evaluate_section import EvaluateConfig, read_evaluate
-from models.config.feature_sections import FeatureConfig, read_features
-from models.config.guard_section import GuardConfig, read_guard
-from models.config.model_section import ModelConfig, NetworkConfig, read_model
-from models.config.publish_section import PublishConfig, read_publish
-from models.config.table_sections import TableConfig, read_tables
-from models.config.train_section import TrainSettings, read_train
-from models.data.formats import DataConfig, label_names
-from processor.errors import BadInput, nearest, nearest_file
-from processor.options import type_name
+from freshet_serving.compiler.dense.expression import parse as parse_expression
+from freshet_serving.models.config.data_section import read_data
+from freshet_serving.models.config.evaluate_section import EvaluateConfig, read_evaluate
+from freshet_serving.models.config.feature_sections import FeatureConfig, read_features
+from freshet_serving.models.config.guard_section import GuardConfig, read_guard
+from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig, read_model
+from freshet_serving.models.config.publish_section import PublishConfig, read_publish
+from freshet_serving.models.config.table_sections import TableConfig, read_tables
+from freshet_serving.models.config.train_section import TrainSettings, read_train
+from freshet_serving.models.data.formats import DataConfig, label_names
+from freshet_serving.processor.errors import BadInput, nearest, nearest_file
+from freshet_serving.processor.options import type_name
 
 _MAX_CONFIG_NBYTES = 4 << 20
 

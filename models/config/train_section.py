@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.config.toml_sections import section_of, want_above_0, want_between, want_one_of
-from models.embedding.optimizer import OPTIMIZERS, RowOptions
-from processor.errors import BadInput
+from freshet_serving.models.config.toml_sections import section_of, want_above_0, want_between, want_one_of
+from freshet_serving.models.embedding.optimizer import OPTIMIZERS, RowOptions
+from freshet_serving.processor.errors import BadInput
 
 SCHEDULES = ("constant", "linear", "cosine", "exponential")
 STOP_BY = ("auc", "log_loss")

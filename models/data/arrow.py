@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
-from processor.package.delta import MAX_TIME_S
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.delta import MAX_TIME_S
 
 Where = Callable[[int], str]
 """Names a row of the array at hand for an error message: 'row 17 of clicks.parquet'."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from models.data import arrow
-from models.data.source import Batch, Schema
+from freshet_serving.models.data import arrow
+from freshet_serving.models.data.source import Batch, Schema
 
 TEXT_TYPES = {
     "id": pa.int64(),

@@ -16,11 +16,11 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from models.data.files import CsvFile, find_files
-from models.data.object_files import DataPath, open_bytes
-from models.data.source import Field, Schema, choose
-from models.data.tabular import TableSource
-from processor.errors import BadInput
+from freshet_serving.models.data.files import CsvFile, find_files
+from freshet_serving.models.data.object_files import DataPath, open_bytes
+from freshet_serving.models.data.source import Field, Schema, choose
+from freshet_serving.models.data.tabular import TableSource
+from freshet_serving.processor.errors import BadInput
 
 COUNTS = [f"I{i}" for i in range(1, 14)]
 CATEGORIES = [f"C{i}" for i in range(1, 27)]

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from models.data.formats import FORMATS, TABLES, DataConfig, format_of
-from models.data.open_data import default_features, open_source
-from models.data.shards import Shard, SplitRows
-from models.data.source import Batch, Field, Schema
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput, nearest
+from freshet_serving.models.data.formats import FORMATS, TABLES, DataConfig, format_of
+from freshet_serving.models.data.open_data import default_features, open_source
+from freshet_serving.models.data.shards import Shard, SplitRows
+from freshet_serving.models.data.source import Batch, Field, Schema
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput, nearest
 
 KINDS = ("id", "float", "string", "ids", "strings", "seconds")
 
@@ -100,7 +100,7 @@ class Dataset:
     def to_tf(self) -> Any:
         """The same batches as a tf.data.Dataset of (columns by name, label, weight), without what is not named; strings
         as tf.string, lists as tf.RaggedTensor. Needs TensorFlow."""
-        from compiler.frameworks import tf
+        from freshet_serving.compiler.frameworks import tf
 
         dtypes = {"id": tf.int64, "ids": tf.int64, "seconds": tf.int64, "float": tf.float32}
         labels = len(self.schema.labels)
@@ -147,6 +147,6 @@ def _fields(data: DataConfig, columns: Sequence[str] | Mapping[str, str] | None)
         kinds |= {data.clock: "seconds"}
         other = "float" if data.format == "libsvm" else ""
         return [Field(name, kinds.get(name, other)) for name in columns or ()]
-    from models.data.tabular import told_fields
+    from freshet_serving.models.data.tabular import told_fields
 
     return told_fields(data, columns)

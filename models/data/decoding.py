@@ -35,8 +35,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from models.data.decoding_child import BATCH, DONE, FRAME_NBYTES, HEAD, REFUSED
-from processor.errors import BadInput, NotReady
+from freshet_serving.models.data.decoding_child import BATCH, DONE, FRAME_NBYTES, HEAD, REFUSED
+from freshet_serving.processor.errors import BadInput, NotReady
 
 MEMORY_NBYTES = 1 << 30
 MOST_IDLE, ATTEMPTS = 2, 2
@@ -120,7 +120,7 @@ class Decoders:
         environment = {name: os.environ[name] for name in NEEDED if name in os.environ}
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "models.data.decoding_child"],
+                [sys.executable, "-P", "-m", "freshet_serving.models.data.decoding_child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The process that decodes Parquet files of strangers: `python -m models.data.decoding_child`.
+"""The process that decodes Parquet files of strangers: `python -m freshet_serving.models.data.decoding_child`.
 
 It reads requests, a line of JSON each, and answers each with frames: a kind, eight bytes of a length, and so many
 bytes. A frame of kind BATCH is an Arrow stream of one batch, DONE ends an answer, REFUSED ends it with the reason.
@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.types as pt
 
-from models.data.files import ParquetFile
-from processor.errors import BadInput
+from freshet_serving.models.data.files import ParquetFile
+from freshet_serving.processor.errors import BadInput
 
 BATCH, DONE, REFUSED = b"B", b"D", b"R"
 HEAD = struct.Struct("<cQ")

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from models.data.formats import nothing_there
-from models.data.object_files import DataPath, StoredFile, open_bytes, stored_at, stored_files
-from models.data.sent_once import filled, sent_columns
-from processor.errors import BadInput, nearest
+from freshet_serving.models.data.formats import nothing_there
+from freshet_serving.models.data.object_files import DataPath, StoredFile, open_bytes, stored_at, stored_files
+from freshet_serving.models.data.sent_once import filled, sent_columns
+from freshet_serving.processor.errors import BadInput, nearest
 
 CHUNK_ROWS, LEAST_CHUNK_ROWS = 32768, 256
 CHUNK_NBYTES = 4 << 20

@@ -6,8 +6,8 @@ import glob
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from models.data.object_files import stored_at, stored_files
-from processor.errors import BadInput, nearest, nearest_file
+from freshet_serving.models.data.object_files import stored_at, stored_files
+from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 
 FORMATS = ("parquet", "csv", "tfrecord", "libsvm", "criteo", "movielens")
 TABLES = ("parquet", "csv", "tfrecord")

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.data.files import CsvFile, Piece, RowNames, find_files
-from models.data.formats import LIBSVM_SUFFIXES
-from models.data.object_files import DataPath
-from models.data.source import Field, Schema
-from models.data.tabular import TableSource
-from processor.errors import BadInput
+from freshet_serving.models.data.files import CsvFile, Piece, RowNames, find_files
+from freshet_serving.models.data.formats import LIBSVM_SUFFIXES
+from freshet_serving.models.data.object_files import DataPath
+from freshet_serving.models.data.source import Field, Schema
+from freshet_serving.models.data.tabular import TableSource
+from freshet_serving.processor.errors import BadInput
 
 IDS = Field("features", "ids")
 _NEVER = "\x1f"

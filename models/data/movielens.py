@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from models.data import arrow
-from models.data.files import CsvFile, RowNames
-from models.data.formats import CLOCKS, MOVIELENS_EVENTS
-from models.data.source import Batch, Field, Schema, check_position, choose
-from processor.columns import Column
-from processor.errors import BadInput
+from freshet_serving.models.data import arrow
+from freshet_serving.models.data.files import CsvFile, RowNames
+from freshet_serving.models.data.formats import CLOCKS, MOVIELENS_EVENTS
+from freshet_serving.models.data.source import Batch, Field, Schema, check_position, choose
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput
 
 _USER_FIELDS = (
     Field("gender", "string"),

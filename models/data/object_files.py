@@ -19,8 +19,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from processor.errors import BadInput
-from processor.mirror.object_store import SCHEMES, ObjectStore, open_store
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.mirror.object_store import SCHEMES, ObjectStore, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

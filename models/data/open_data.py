@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from models.data.formats import STREAMS, DataConfig, format_of
-from models.data.object_files import stored_at
-from models.data.source import Source, WantedColumn, wanted_fields
-from processor.errors import BadInput
+from freshet_serving.models.data.formats import STREAMS, DataConfig, format_of
+from freshet_serving.models.data.object_files import stored_at
+from freshet_serving.models.data.source import Source, WantedColumn, wanted_fields
+from freshet_serving.processor.errors import BadInput
 
 
 def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
     """The sections [features.*] of a format whose columns are known (criteo, movielens, libsvm); {} for any other."""
     if form == "criteo":
-        from models.data.criteo import default_features as criteo_features
+        from freshet_serving.models.data.criteo import default_features as criteo_features
 
         return criteo_features(path)
     if form == "movielens":
-        from models.data.movielens import default_features as movielens_features
+        from freshet_serving.models.data.movielens import default_features as movielens_features
 
         return movielens_features()
     if form == "libsvm":
@@ -38,19 +38,19 @@ def open_source(data: DataConfig, features: Sequence[WantedColumn], threads: int
         raise BadInput("data.path: a file, folder or glob wanted here, got a URL: streams are for freshet train")
     data, fields = replace(data, format=data.format or format_of(data.path)), wanted_fields(features)
     if data.format == "criteo":
-        from models.data.criteo import open_criteo
+        from freshet_serving.models.data.criteo import open_criteo
 
         return open_criteo(data.path, fields, threads)
     if data.format == "movielens":
         if stored_at(data.path):
             raise BadInput("data.path: a folder wanted of format movielens, got an address of an object store")
-        from models.data.movielens import MovieLensSource
+        from freshet_serving.models.data.movielens import MovieLensSource
 
         return MovieLensSource(data.path, fields, data.labels)
     if data.format == "libsvm":
-        from models.data.libsvm import open_libsvm
+        from freshet_serving.models.data.libsvm import open_libsvm
 
         return open_libsvm(data.path, fields, threads)
-    from models.data.tabular import open_table
+    from freshet_serving.models.data.tabular import open_table
 
     return open_table(data, fields, threads)

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from compiler.progress import Reporter
-from models.data.source import Batch, Schema, Source
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput
-from processor.package.atomic import atomic_file, exclusive_file
+from freshet_serving.compiler.progress import Reporter
+from freshet_serving.models.data.source import Batch, Schema, Source
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.atomic import atomic_file, exclusive_file
 
 GROUP_ROWS, GROUP_NBYTES = 131_072, 64 << 20
 READ_ROWS = 8_192

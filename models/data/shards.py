@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from models.data.source import Batch, Source, check_position
-from processor.errors import BadInput
+from freshet_serving.models.data.source import Batch, Source, check_position
+from freshet_serving.processor.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)

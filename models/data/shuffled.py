@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.data.source import Batch, Source, check_position
+from freshet_serving.models.data.source import Batch, Source, check_position
 
 
 def shuffled(

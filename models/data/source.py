@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput, nearest
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput, nearest
 
 
 @dataclass(frozen=True, slots=True)

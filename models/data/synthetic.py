@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.data.source import Batch, Field, Schema, check_position, join_columns
-from processor.columns import Column, Ragged, Strings
+from freshet_serving.models.data.source import Batch, Field, Schema, check_position, join_columns
+from freshet_serving.processor.columns import Column, Ragged, Strings
 
 FIELDS = (
     Field("user_id", "id"),

@@ -12,14 +12,14 @@ from functools import partial
 
 import pyarrow as pa
 
-from models.data import arrow
-from models.data.canonical import CanonicalColumns, join_parts
-from models.data.files import CsvFile, DataFile, ParquetFile, Piece, RowNames, find_files
-from models.data.formats import CSV_SUFFIXES, PARQUET_SUFFIXES, TFRECORD_SUFFIXES, DataConfig
-from models.data.in_turn import Task, in_turn
-from models.data.source import Batch, Field, Schema, check_position
-from processor.cores import available
-from processor.errors import BadInput
+from freshet_serving.models.data import arrow
+from freshet_serving.models.data.canonical import CanonicalColumns, join_parts
+from freshet_serving.models.data.files import CsvFile, DataFile, ParquetFile, Piece, RowNames, find_files
+from freshet_serving.models.data.formats import CSV_SUFFIXES, PARQUET_SUFFIXES, TFRECORD_SUFFIXES, DataConfig
+from freshet_serving.models.data.in_turn import Task, in_turn
+from freshet_serving.models.data.source import Batch, Field, Schema, check_position
+from freshet_serving.processor.cores import available
+from freshet_serving.processor.errors import BadInput
 
 Chunk = tuple[list[pa.Array], RowNames]
 """Canonical columns, and the names of their rows."""
@@ -146,7 +146,7 @@ def _files(data: DataConfig, kinds: Mapping[str, str]) -> Sequence[DataFile]:
     """kinds: of the columns that are wanted, for files that do not tell them."""
     if data.format == "tfrecord":
         # Only here: its kernel takes a moment to load.
-        from models.data.tfrecord import TfRecordFile
+        from freshet_serving.models.data.tfrecord import TfRecordFile
 
         return [TfRecordFile(p, kinds) for p in find_files(data.path, TFRECORD_SUFFIXES)]
     if data.format == "parquet":

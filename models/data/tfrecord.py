@@ -21,9 +21,9 @@ import numba as nb
 import numpy as np
 import pyarrow as pa
 
-from models.data.files import Piece
-from models.data.object_files import DataPath, open_bytes
-from processor.errors import BadInput, nearest
+from freshet_serving.models.data.files import Piece
+from freshet_serving.models.data.object_files import DataPath, open_bytes
+from freshet_serving.processor.errors import BadInput, nearest
 
 MAX_RECORD_NBYTES = 64 << 20
 BATCH_ROWS, BATCH_NBYTES = 1024, 8 << 20
@@ -90,7 +90,7 @@ class TfRecordFile:
 
     def _first_types(self) -> dict[str, tuple[pa.DataType, bool]]:
         """Feature -> the type of its values, and whether it is a list, as the first records have it."""
-        from compiler.frameworks import tf
+        from freshet_serving.compiler.frameworks import tf
 
         found: dict[str, tuple[pa.DataType, bool]] = {}
         for row, data in enumerate(self._records(0)):
@@ -146,7 +146,7 @@ class TfRecordFile:
             yield self._parsed(held, types, start)
 
     def _parsed(self, held: list[bytes], types: dict[str, pa.DataType], start: int) -> pa.RecordBatch:
-        from compiler.frameworks import tf
+        from freshet_serving.compiler.frameworks import tf
 
         spec = {name: _spec(tf, wanted) for name, wanted in types.items()}
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.backends.xla_function import Held, Like, XlaFunction
+from freshet_serving.compiler.backends.xla_function import Held, Like, XlaFunction
 
 Float32s = NDArray[np.float32]
 Write = Callable[[int, int, Float32s], None]

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import tf
-from models.config.train_section import TrainSettings
-from models.dense.dense_optimizer import moved
-from models.dense.losses import RowLoss
-from models.zoo.arch import Arch
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.dense.dense_optimizer import moved
+from freshet_serving.models.dense.losses import RowLoss
+from freshet_serving.models.zoo.arch import Arch
 
 TRIED_ROWS = 4
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from compiler.frameworks import tf
-from models.config.train_section import TrainSettings
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.models.config.train_section import TrainSettings
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
 NOT_DECAYED = ("bias", "gamma", "beta")

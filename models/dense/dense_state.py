@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.backends.xla_function import Held, Like, hold
+from freshet_serving.compiler.backends.xla_function import Held, Like, hold
 
 Array = NDArray[Any]
 Float32s = NDArray[np.float32]

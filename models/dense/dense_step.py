@@ -23,22 +23,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.backends.xla_function import Held, Like, XlaFunction, hold
-from compiler.dense.dense_graph import DenseGraph
-from compiler.dense.fusion import fuse
-from models.config.arch_options import read_options
-from models.config.model_section import ONE_LABEL, NetworkConfig
-from models.config.train_section import TrainSettings
-from models.dense.batch_part import BatchPart, BatchRoom, Write
-from models.dense.dense_functions import DenseFunctions
-from models.dense.dense_optimizer import correction
-from models.dense.dense_state import DenseState, Weights
-from models.dense.losses import row_loss
-from models.pipeline.crew import Crew, shares
-from models.zoo.arch import build_arch, resolve_arch
-from models.zoo.dense_input import DenseInput
-from processor.errors import BadInput
-from processor.package.manifest import Manifest
+from freshet_serving.compiler.backends.xla_function import Held, Like, XlaFunction, hold
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.dense.fusion import fuse
+from freshet_serving.models.config.arch_options import read_options
+from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.dense.batch_part import BatchPart, BatchRoom, Write
+from freshet_serving.models.dense.dense_functions import DenseFunctions
+from freshet_serving.models.dense.dense_optimizer import correction
+from freshet_serving.models.dense.dense_state import DenseState, Weights
+from freshet_serving.models.dense.losses import row_loss
+from freshet_serving.models.pipeline.crew import Crew, shares
+from freshet_serving.models.zoo.arch import build_arch, resolve_arch
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Manifest
 
 Array = NDArray[Any]
 Float32s = NDArray[np.float32]

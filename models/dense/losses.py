@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.frameworks import tf
-from models.config.model_section import NetworkConfig
-from models.zoo.arch import resolve_function
-from processor.errors import BadInput
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.models.config.model_section import NetworkConfig
+from freshet_serving.models.zoo.arch import resolve_function
+from freshet_serving.processor.errors import BadInput
 
 Float32s = NDArray[np.float32]
 RowLoss = Callable[[Any, Any], Any]

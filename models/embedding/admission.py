@@ -23,9 +23,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedding.id_rows import IdRows
-from models.embedding.id_shards import ALL, SHARDS
-from processor.errors import Corrupt
+from freshet_serving.models.embedding.id_rows import IdRows
+from freshet_serving.models.embedding.id_shards import ALL, SHARDS
+from freshet_serving.processor.errors import Corrupt
 
 Int64s = NDArray[np.int64]
 Arrays = Mapping[str, NDArray[Any]]
@@ -159,7 +159,7 @@ class CountingBloom:
         return SHARDS * self._blocks * self._block
 
     def met(self, ids: Int64s, times: Int64s | None = None) -> NDArray[np.bool_]:
-        from models.embedding import kernels
+        from freshet_serving.models.embedding import kernels
 
         ids, places, counts = _counted(ids, times)
         least = np.empty(len(ids), np.int64)

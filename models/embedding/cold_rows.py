@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedding.id_rows import longer
-from processor.kernels.rows import LOG_KEY, LOG_ROW
-from processor.tables.row_log import SEGMENT_RECORDS, Log
+from freshet_serving.models.embedding.id_rows import longer
+from freshet_serving.processor.kernels.rows import LOG_KEY, LOG_ROW
+from freshet_serving.processor.tables.row_log import SEGMENT_RECORDS, Log
 
 NEAR_NBYTES = 32 << 10
 """Of two records with less than that between them the bytes between are read as well: about what a disk reads in the

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedding import kernels
-from processor.kernels import index as hash_index
+from freshet_serving.models.embedding import kernels
+from freshet_serving.processor.kernels import index as hash_index
 
 Int64s = NDArray[np.int64]
 

@@ -22,7 +22,7 @@ def of_process(process: int, processes: int) -> range:
 
 def processes_of(ids: NDArray[np.int64], processes: int) -> NDArray[np.int64]:
     """Which of so many processes has each id: int64 [n]."""
-    from models.embedding import kernels
+    from freshet_serving.models.embedding import kernels
 
     found = np.empty(len(ids), np.int64)
     kernels.shards(ids, SHARDS, found)

@@ -9,9 +9,9 @@ deterministic: contributions are added in the order of the batch.
 import numba as nb
 import numpy as np
 
-from processor.kernels.index import BLOCK, home, probe_from
-from processor.kernels.pointers import load_i64, prefetch, store_i64
-from processor.kernels.pool import LINE_NBYTES, MEAN, NONE, SQRTN
+from freshet_serving.processor.kernels.index import BLOCK, home, probe_from
+from freshet_serving.processor.kernels.pointers import load_i64, prefetch, store_i64
+from freshet_serving.processor.kernels.pool import LINE_NBYTES, MEAN, NONE, SQRTN
 
 ADAGRAD_EPSILON = 1e-7
 MOST_COUNTED = 65535

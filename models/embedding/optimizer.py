@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput
 
 INITIAL_ACCUMULATOR = 0.1
 
@@ -74,7 +74,7 @@ class RowOptimizer:
     ) -> None:
         """Moves rows `touched` [m] of rows [_, dim] and slots [_, slots_a_row] by their gradients `sums` [m, dim].
         step: of the run, from 1."""
-        from models.embedding import kernels
+        from freshet_serving.models.embedding import kernels
 
         options = np.array((rate, step, *_values(self.options)), np.float64)
         getattr(kernels, self.name)(touched, sums, rows, slots, options)

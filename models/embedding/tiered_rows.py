@@ -33,12 +33,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedding.cold_rows import ColdRows
-from models.embedding.id_rows import Column, IdRows
-from models.embedding.row_budget import LFU, RowBudget
-from processor.errors import BadInput
-from processor.kernels.rows import LOGGED
-from processor.memory import ScratchFile
+from freshet_serving.models.embedding.cold_rows import ColdRows
+from freshet_serving.models.embedding.id_rows import Column, IdRows
+from freshet_serving.models.embedding.row_budget import LFU, RowBudget
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels.rows import LOGGED
+from freshet_serving.processor.memory import ScratchFile
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedding.admission import Arrays
-from models.embedding.variable import Changes
+from freshet_serving.models.embedding.admission import Arrays
+from freshet_serving.models.embedding.variable import Changes
 
 Int64s = NDArray[np.int64]
 

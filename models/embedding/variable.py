@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedding import kernels
-from models.embedding.admission import Admission, Always
-from models.embedding.id_rows import IdRows
-from models.embedding.optimizer import RowOptimizer
-from models.embedding.row_budget import RowBudget
-from models.embedding.tiered_rows import TieredRows
-from processor.kernels.hashing import init_rows
-from processor.kernels.rows import LOG, LOGGED, RECORD_NBYTES
-from processor.package.manifest import TableEntry
-from processor.tables.table import descriptor
+from freshet_serving.models.embedding import kernels
+from freshet_serving.models.embedding.admission import Admission, Always
+from freshet_serving.models.embedding.id_rows import IdRows
+from freshet_serving.models.embedding.optimizer import RowOptimizer
+from freshet_serving.models.embedding.row_budget import RowBudget
+from freshet_serving.models.embedding.tiered_rows import TieredRows
+from freshet_serving.processor.kernels.hashing import init_rows
+from freshet_serving.processor.kernels.rows import LOG, LOGGED, RECORD_NBYTES
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.tables.table import descriptor
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.evaluation.calibration import expected_calibration_error
-from models.evaluation.quality import Scored
-from models.evaluation.slices import Grouped, GroupedAuc, Slice, Slices, row_metrics
-from processor.columns import Column
+from freshet_serving.models.evaluation.calibration import expected_calibration_error
+from freshet_serving.models.evaluation.quality import Scored
+from freshet_serving.models.evaluation.slices import Grouped, GroupedAuc, Slice, Slices, row_metrics
+from freshet_serving.processor.columns import Column
 
 Line = dict[str, Any]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.evaluation.tally import Entries
+from freshet_serving.models.evaluation.tally import Entries
 
 DECILES = 10
 

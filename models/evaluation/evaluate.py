@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from compiler.progress import Reporter
-from models.config.evaluate_section import GROUPED, EvaluateConfig
-from models.data.formats import DataConfig
-from models.data.open_data import open_source
-from models.data.source import Batch, Field, Source
-from models.evaluation.assessment import Assessment
-from models.evaluation.extra_columns import ExtraColumns
-from models.evaluation.generation_scorer import GenerationScorer
-from processor.columns import Column
-from processor.errors import BadInput
-from processor.package.manifest import Input, Manifest
+from freshet_serving.compiler.progress import Reporter
+from freshet_serving.models.config.evaluate_section import GROUPED, EvaluateConfig
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.source import Batch, Field, Source
+from freshet_serving.models.evaluation.assessment import Assessment
+from freshet_serving.models.evaluation.extra_columns import ExtraColumns
+from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Input, Manifest
 
 BATCH_ROWS = 16_384
 KINDS = {"int64": ("id", "ids"), "float32": ("float", ""), "string": ("string", "strings")}

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from models.data.formats import DataConfig, label_names
-from models.data.open_data import open_source
-from models.data.source import Batch, Field, Source
-from processor.columns import Column
-from processor.errors import BadInput
+from freshet_serving.models.data.formats import DataConfig, label_names
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.source import Batch, Field, Source
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput
 
 
 class ExtraColumns:

@@ -13,24 +13,24 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from models.data.source import slice_column
-from processor.chain.history import Link
-from processor.chain.ledger import Ledger
-from processor.chain.snapshots import open_snapshot
-from processor.clock import SystemClock
-from processor.columns import Column
-from processor.errors import BadInput, FreshetError, NotFound
-from processor.features.limits import RequestLimits
-from processor.generation import Generation
-from processor.mirror.repositories import open_repository
-from processor.package.manifest import Manifest
-from processor.package.version import VersionReader
-from processor.sessions.placement import Groups
-from processor.sessions.predictor import Predictor
-from processor.sessions.request import PredictRequest
-from processor.sessions.session_options import SessionConfig
-from processor.versions.replica import Replica
-from processor.versions.served_version import ServedVersion
+from freshet_serving.models.data.source import slice_column
+from freshet_serving.processor.chain.history import Link
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.snapshots import open_snapshot
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.sessions.placement import Groups
+from freshet_serving.processor.sessions.predictor import Predictor
+from freshet_serving.processor.sessions.request import PredictRequest
+from freshet_serving.processor.sessions.session_options import SessionConfig
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.served_version import ServedVersion
 
 REQUEST_ROWS = 2048
 MOST = 1 << 31

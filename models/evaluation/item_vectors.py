@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from compiler.progress import Reporter
-from models.data.formats import DataConfig
-from models.data.open_data import open_source
-from models.data.source import Field
-from models.evaluation.generation_scorer import REQUEST_ROWS, GenerationScorer
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput, nearest
-from processor.extras import needed
-from processor.package.atomic import atomic_file
-from processor.package.manifest import Input, Manifest
+from freshet_serving.compiler.progress import Reporter
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.source import Field
+from freshet_serving.models.evaluation.generation_scorer import REQUEST_ROWS, GenerationScorer
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.extras import needed
+from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package.manifest import Input, Manifest
 
 KINDS = {
     ("int64", False): "id",

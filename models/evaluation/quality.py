@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from models.evaluation.calibration import Decile, deciles
-from models.evaluation.tally import Entries, ScoreTally
+from freshet_serving.models.evaluation.calibration import Decile, deciles
+from freshet_serving.models.evaluation.tally import Entries, ScoreTally
 
 HARDLY_CHANCE = 0.52
 FEW_STEPS = 100

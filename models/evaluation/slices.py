@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.evaluation.tally import Entries, ScoreTally, joined
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
-from processor.kernels.hashing import hash_strings
+from freshet_serving.models.evaluation.tally import Entries, ScoreTally, joined
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels.hashing import hash_strings
 
 MOST_VALUES, MOST_LINES = 4096, 20
 FIRST_VALUES, FIRST_ROWS = 1 << 16, 1_000_000

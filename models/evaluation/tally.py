@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.building.auc import aucs
+from freshet_serving.compiler.building.auc import aucs
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]

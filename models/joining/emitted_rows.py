@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Strings
-from processor.kernels.hashing import hash_strings
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.kernels.hashing import hash_strings
 
 NOWHERE = -1
 MERGED, MOST_MERGES = 16, 2

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from models.joining.join_run import JoinStanding
+from freshet_serving.models.joining.join_run import JoinStanding
 
 Family = tuple[str, str, Callable[[JoinStanding], float]]
 

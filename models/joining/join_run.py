@@ -31,23 +31,31 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from models.data.source import Batch, Schema
-from models.joining.emitted_rows import NOWHERE, EmittedRows, RowPlace
-from models.joining.join_settings import JoinSettings
-from models.joining.join_state import JoinState
-from models.joining.join_windows import JoinWindows, write_lines
-from models.joining.joined_folder import BOOKS, LABEL, LATE, ROWS_NBYTES, JoinedFolder, labelled, seconds
-from models.joining.late_share import LateShare
-from models.joining.matching import JoinCounts, LateHit, Matcher, WaitingRow
-from models.joining.recording_folder import RECORDINGS, RecordingFolder, score_column
-from models.joining.repeated_ids import repeat_one_request
-from models.joining.timed_stream import TimedStream
-from models.streams.followed_source import FollowedSource
-from models.streams.open_rows import open_stream
-from models.streams.stream import Caller, Stream
-from models.streams.stream_journal import StreamJournal
-from processor.errors import BadInput
-from processor.package.recording_columns import GENERATION, REQUEST, TIME
+from freshet_serving.models.data.source import Batch, Schema
+from freshet_serving.models.joining.emitted_rows import NOWHERE, EmittedRows, RowPlace
+from freshet_serving.models.joining.join_settings import JoinSettings
+from freshet_serving.models.joining.join_state import JoinState
+from freshet_serving.models.joining.join_windows import JoinWindows, write_lines
+from freshet_serving.models.joining.joined_folder import (
+    BOOKS,
+    LABEL,
+    LATE,
+    ROWS_NBYTES,
+    JoinedFolder,
+    labelled,
+    seconds,
+)
+from freshet_serving.models.joining.late_share import LateShare
+from freshet_serving.models.joining.matching import JoinCounts, LateHit, Matcher, WaitingRow
+from freshet_serving.models.joining.recording_folder import RECORDINGS, RecordingFolder, score_column
+from freshet_serving.models.joining.repeated_ids import repeat_one_request
+from freshet_serving.models.joining.timed_stream import TimedStream
+from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.open_rows import open_stream
+from freshet_serving.models.streams.stream import Caller, Stream
+from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.recording_columns import GENERATION, REQUEST, TIME
 
 MOST_WAITING = 10_000_000
 MANY_HELD = 200_000

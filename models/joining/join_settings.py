@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from models.data.arrow import told_kind
-from models.data.formats import SCHEMES
-from models.data.source import Field, Schema
-from models.joining.recording_folder import first_recording
-from processor.errors import BadInput
-from processor.package.recording_columns import REQUEST, ROW, TIME
+from freshet_serving.models.data.arrow import told_kind
+from freshet_serving.models.data.formats import SCHEMES
+from freshet_serving.models.data.source import Field, Schema
+from freshet_serving.models.joining.recording_folder import first_recording
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.recording_columns import REQUEST, ROW, TIME
 
 BY_ROW = "row"
 MOST_S = 400 * 86400.0

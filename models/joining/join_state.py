@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from models.joining.matching import JoinCounts, OpenOutcomes, counts_from
-from processor.errors import BadInput, Corrupt
+from freshet_serving.models.joining.matching import JoinCounts, OpenOutcomes, counts_from
+from freshet_serving.processor.errors import BadInput, Corrupt
 
 FORMAT = "freshet-join/1"
 MOST_ROWS = 1 << 62

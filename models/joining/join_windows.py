@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import Corrupt
-from processor.package.atomic import atomic_file
+from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.package.atomic import atomic_file
 
 Float64s = NDArray[np.float64]
 

@@ -32,8 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from processor.errors import BadInput, Corrupt
-from processor.package.atomic import atomic_file
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.package.atomic import atomic_file
 
 STATE = b"freshet.join"
 LABEL, WEIGHT, LATE = "freshet.label", "freshet.weight", "freshet.late"

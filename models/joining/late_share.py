@@ -30,7 +30,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import Corrupt
+from freshet_serving.processor.errors import Corrupt
 
 Float64s = NDArray[np.float64]
 

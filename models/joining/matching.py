@@ -35,8 +35,8 @@ from typing import Any
 
 import numpy as np
 
-from models.joining.emitted_rows import EmittedRows, RowPlace
-from processor.errors import Corrupt
+from freshet_serving.models.joining.emitted_rows import EmittedRows, RowPlace
+from freshet_serving.processor.errors import Corrupt
 
 SINCE_ALIKE = ("retried", "disowned", "ambiguous")
 """Counts of releases that compare the rows of an id."""

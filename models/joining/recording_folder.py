@@ -20,17 +20,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.data.decoding import DECODERS
-from models.data.sent_once import row_nbytes
-from models.data.source import Schema
-from models.joining.joined_folder import ROWS_NBYTES
-from models.streams.arrived_rows import Rejected, Rows
-from models.streams.growing_folder import GrowingFolder
-from models.streams.stream import Caller, Segment, Unread, check_places
-from models.streams.stream_journal import StreamJournal
-from processor.errors import BadInput, Corrupt
-from processor.package.recording_columns import METADATA, OUTPUT
-from processor.package.regular_file import open_regular
+from freshet_serving.models.data.decoding import DECODERS
+from freshet_serving.models.data.sent_once import row_nbytes
+from freshet_serving.models.data.source import Schema
+from freshet_serving.models.joining.joined_folder import ROWS_NBYTES
+from freshet_serving.models.streams.arrived_rows import Rejected, Rows
+from freshet_serving.models.streams.growing_folder import GrowingFolder
+from freshet_serving.models.streams.stream import Caller, Segment, Unread, check_places
+from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.package.recording_columns import METADATA, OUTPUT
+from freshet_serving.processor.package.regular_file import open_regular
 
 RECORDINGS = Caller("--recordings", "a join into another --out begins")
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
-from models.joining.emitted_rows import RowPlace
-from models.joining.matching import WaitingRow
+from freshet_serving.models.joining.emitted_rows import RowPlace
+from freshet_serving.models.joining.matching import WaitingRow
 
 MOST_ALIKE, READ_AT_ONCE = 16, 1024
 RECORDERS_OWN = "freshet."

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from models.data.source import Batch
-from models.streams.followed_source import FollowedSource
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.streams.followed_source import FollowedSource
 
 CHUNK_ROWS = 4096
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedding.id_shards import SHARDS
-from models.parallel import id_kernels
-from processor.kernels import index as hash_index
-from processor.package.manifest import TableEntry
-from processor.tables.table import descriptor
+from freshet_serving.models.embedding.id_shards import SHARDS
+from freshet_serving.models.parallel import id_kernels
+from freshet_serving.processor.kernels import index as hash_index
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.tables.table import descriptor
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

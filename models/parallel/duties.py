@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.embedding.variable import Changes
-from models.parallel.rank_trainer import RankTrainer
-from models.parallel.ranks import Array, Ranks, receive_arrays, send_arrays
+from freshet_serving.models.embedding.variable import Changes
+from freshet_serving.models.parallel.rank_trainer import RankTrainer
+from freshet_serving.models.parallel.ranks import Array, Ranks, receive_arrays, send_arrays
 
 PARTS = tuple(field.name for field in fields(Changes))
 

@@ -17,11 +17,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedding.id_shards import processes_of
-from models.embedding.variable import Changes, EmbeddingVariable
-from models.parallel.duties import Duty, as_arrays, by_name, named_arrays
-from models.parallel.ranks import Array
-from processor.errors import Corrupt
+from freshet_serving.models.embedding.id_shards import processes_of
+from freshet_serving.models.embedding.variable import Changes, EmbeddingVariable
+from freshet_serving.models.parallel.duties import Duty, as_arrays, by_name, named_arrays
+from freshet_serving.models.parallel.ranks import Array
+from freshet_serving.processor.errors import Corrupt
 
 Int64s = NDArray[np.int64]
 

@@ -5,9 +5,9 @@
 import numba as nb
 import numpy as np
 
-from models.embedding.kernels import AHEAD, ask_for_entries, shard_of
-from processor.kernels.index import BLOCK, EMPTY, probe_from
-from processor.kernels.pointers import load_i64, prefetch, store_i64
+from freshet_serving.models.embedding.kernels import AHEAD, ask_for_entries, shard_of
+from freshet_serving.processor.kernels.index import BLOCK, EMPTY, probe_from
+from freshet_serving.processor.kernels.pointers import load_i64, prefetch, store_i64
 
 _I64 = nb.types.Array(nb.int64, 1, "A", readonly=True)
 _F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)

@@ -20,20 +20,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.config.model_section import ONE_LABEL, NetworkConfig
-from models.config.table_sections import TableConfig
-from models.config.train_section import TrainSettings
-from models.data.source import Batch
-from models.dense.losses import mean_shares
-from models.parallel.batch_slices import encoded, slice_of
-from models.parallel.duties import DUTIES, Duty, Order, announce
-from models.parallel.gathered_table import GatheredTable
-from models.parallel.rank_trainer import NO_ROWS, RankTrainer
-from models.parallel.ranks import Array, Bytes, Ranks, receive_arrays
-from models.pipeline.ahead import Ahead
-from models.training.trainer import BoundBatch
-from processor.columns import Column
-from processor.package.manifest import Manifest
+from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.dense.losses import mean_shares
+from freshet_serving.models.parallel.batch_slices import encoded, slice_of
+from freshet_serving.models.parallel.duties import DUTIES, Duty, Order, announce
+from freshet_serving.models.parallel.gathered_table import GatheredTable
+from freshet_serving.models.parallel.rank_trainer import NO_ROWS, RankTrainer
+from freshet_serving.models.parallel.ranks import Array, Bytes, Ranks, receive_arrays
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.training.trainer import BoundBatch
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.package.manifest import Manifest
 
 Float32s = NDArray[np.float32]
 NUMBER_NBYTES, NO_MORE = 8, 0

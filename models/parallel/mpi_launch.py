@@ -22,9 +22,9 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from models.parallel.roll import SOCKET, Roll
-from processor.errors import BadInput
-from processor.extras import how_to_install
+from freshet_serving.models.parallel.roll import SOCKET, Roll
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extras import how_to_install
 
 BANNER = re.compile(r"=+\s*")
 DEAD = re.compile(r"=\s+PID ([0-9]+) RUNNING AT .*")

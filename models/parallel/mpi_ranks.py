@@ -20,9 +20,9 @@ import mpi4py
 import numpy as np
 from numpy.typing import NDArray
 
-from models.parallel.ranks import Array, Bytes, Failed, as_bytes
-from processor.cores import MAX_CPU, available, run_on
-from processor.errors import BadInput
+from freshet_serving.models.parallel.ranks import Array, Bytes, Failed, as_bytes
+from freshet_serving.processor.cores import MAX_CPU, available, run_on
+from freshet_serving.processor.errors import BadInput
 
 # A process that failed ends as it is: to agree on an end it would wait for the others.
 mpi4py.rc.finalize = False

@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from models.parallel.ranks import Failed
-from models.parallel.roll import SOCKET, Present
-from processor.errors import BadInput, FreshetError
+from freshet_serving.models.parallel.ranks import Failed
+from freshet_serving.models.parallel.roll import SOCKET, Present
+from freshet_serving.processor.errors import BadInput, FreshetError
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
@@ -42,7 +42,7 @@ def refuse_processes(processes: int) -> None:
 def take_part(train: Callable[[Callable[..., object] | None], None]) -> None:
     """Does what this process is to do; train(make): of rank 0, where make is what makes its trainer, as Trainer() does.
     None where it is alone."""
-    from models.parallel.mpi_ranks import MpiRanks
+    from freshet_serving.models.parallel.mpi_ranks import MpiRanks
 
     ranks = MpiRanks()
     present = Present(ranks.rank)
@@ -51,7 +51,7 @@ def take_part(train: Callable[[Callable[..., object] | None], None]) -> None:
         return
     batches = ranks.channel()
     ranks.share_cores()
-    from models.parallel.rank_loop import Lead, serve
+    from freshet_serving.models.parallel.rank_loop import Lead, serve
 
     if ranks.rank:
         _mute()

@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from models.parallel.ranks import Array, Bytes, blank, packed
+from freshet_serving.models.parallel.ranks import Array, Bytes, blank, packed
 
 Float32s = NDArray[np.float32]
 

@@ -18,17 +18,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from models.config.model_section import ONE_LABEL, NetworkConfig
-from models.config.table_sections import TableConfig
-from models.config.train_section import TrainSettings
-from models.parallel.batch_slices import decoded
-from models.parallel.duties import DUTIES, Duty, hear
-from models.parallel.lead_trainer import NO_MORE, LeadTrainer, unnumbered
-from models.parallel.rank_trainer import NO_ROWS, RankTrainer
-from models.parallel.ranks import Failed, Ranks, receive_arrays, send_arrays
-from processor.errors import FreshetError
-from processor.features.plan import BoundRequest
-from processor.package.manifest import Manifest
+from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.parallel.batch_slices import decoded
+from freshet_serving.models.parallel.duties import DUTIES, Duty, hear
+from freshet_serving.models.parallel.lead_trainer import NO_MORE, LeadTrainer, unnumbered
+from freshet_serving.models.parallel.rank_trainer import NO_ROWS, RankTrainer
+from freshet_serving.models.parallel.ranks import Failed, Ranks, receive_arrays, send_arrays
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.package.manifest import Manifest
 
 Float32s = NDArray[np.float32]
 Arrived = tuple[BoundRequest, Float32s, Float32s]

@@ -37,21 +37,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.config.model_section import ONE_LABEL, NetworkConfig
-from models.config.table_sections import TableConfig
-from models.config.train_section import TrainSettings
-from models.dense.batch_part import Write
-from models.embedding import kernels
-from models.embedding.id_shards import SHARDS
-from models.parallel import id_kernels
-from models.parallel.batch_ids import BatchIds
-from models.parallel.number_wire import NumberMessage, from_wire, to_wire
-from models.parallel.ranks import Array, Bytes, Ranks, packed, unpacked
-from models.training.trainer import FEW_IDS, Pieces, Trainer
-from processor.errors import BadInput
-from processor.features.plan import BoundRequest
-from processor.package.manifest import Manifest
-from processor.tables.table import descriptors
+from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.dense.batch_part import Write
+from freshet_serving.models.embedding import kernels
+from freshet_serving.models.embedding.id_shards import SHARDS
+from freshet_serving.models.parallel import id_kernels
+from freshet_serving.models.parallel.batch_ids import BatchIds
+from freshet_serving.models.parallel.number_wire import NumberMessage, from_wire, to_wire
+from freshet_serving.models.parallel.ranks import Array, Bytes, Ranks, packed, unpacked
+from freshet_serving.models.training.trainer import FEW_IDS, Pieces, Trainer
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.tables.table import descriptors
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput, Corrupt
-from processor.package.tensors import array_crc32
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.package.tensors import array_crc32
 
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]

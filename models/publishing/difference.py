@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.chain.contents import Contents, stored, widened
-from processor.package.delta import TableDelta
+from freshet_serving.processor.chain.contents import Contents, stored, widened
+from freshet_serving.processor.package.delta import TableDelta
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

@@ -18,12 +18,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from models.publishing.difference import Float32s, Int64s, bits
-from models.publishing.keras_names import fit_of
-from models.publishing.tracked import EVERY_S, MODEL, Pace, Publishes, Tracked, TrackedTable
-from processor.errors import BadInput
-from processor.generation import Generation
-from processor.package.manifest import TableEntry
+from freshet_serving.models.publishing.difference import Float32s, Int64s, bits
+from freshet_serving.models.publishing.keras_names import fit_of
+from freshet_serving.models.publishing.tracked import EVERY_S, MODEL, Pace, Publishes, Tracked, TrackedTable
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.manifest import TableEntry
 
 LOG = logging.getLogger("freshet")
 TOUCHED_ALONE = {"SGD": ("momentum",), "Adagrad": ()}

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.publishing.difference import places_of
-from models.publishing.key_ids import hashed, takes_integers, takes_strings
-from processor.errors import BadInput
-from processor.package.manifest import Manifest, TableEntry
+from freshet_serving.models.publishing.difference import places_of
+from freshet_serving.models.publishing.key_ids import hashed, takes_integers, takes_strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Manifest, TableEntry
 
 Int64s = NDArray[np.int64]
 # Layers that hand ids on as they are, between a lookup and an embedding.

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Strings
-from processor.errors import BadInput, NotReady
-from processor.package.manifest import Manifest
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.package.manifest import Manifest
 
 Int64s = NDArray[np.int64]
 WORDS = ("string", "strings")

@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.publishing.difference import Int64s, bits, table_difference
-from models.publishing.key_ids import as_ids
-from models.publishing.undone import Undone, undone_since
-from processor.chain.contents import Contents
-from processor.chain.history import Link
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput, Conflict, Diverged, StandsOnUndone
-from processor.generation import Generation
-from processor.mirror.repositories import open_repository
-from processor.package.delta import Delta, TableDelta
-from processor.package.keyring import Keyring
-from processor.package.version import table_file
+from freshet_serving.models.publishing.difference import Int64s, bits, table_difference
+from freshet_serving.models.publishing.key_ids import as_ids
+from freshet_serving.models.publishing.undone import Undone, undone_since
+from freshet_serving.processor.chain.contents import Contents
+from freshet_serving.processor.chain.history import Link
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput, Conflict, Diverged, StandsOnUndone
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.package.keyring import Keyring
+from freshet_serving.processor.package.version import table_file
 
 if TYPE_CHECKING:
-    from models.publishing.keras_callback import KerasCallback
-    from models.publishing.torch_hook import TorchHook
+    from freshet_serving.models.publishing.keras_callback import KerasCallback
+    from freshet_serving.models.publishing.torch_hook import TorchHook
 
 NOTHING = np.empty(0, np.int64)
 
@@ -179,14 +179,14 @@ class Publisher:
     def keras(self, **options: Any) -> KerasCallback:
         """A callback for `fit` that publishes what it changes (models.publishing.keras_callback,
         docs/how-to/publishing.md)."""
-        from models.publishing.keras_callback import KerasCallback
+        from freshet_serving.models.publishing.keras_callback import KerasCallback
 
         return KerasCallback(self, **options)
 
     def torch(self, model: Any, optimizer: Any = None, **options: Any) -> TorchHook:
         """A hook in a PyTorch loop that publishes what it changes (models.publishing.torch_hook,
         docs/how-to/publishing.md)."""
-        from models.publishing.torch_hook import TorchHook
+        from freshet_serving.models.publishing.torch_hook import TorchHook
 
         return TorchHook(self, model, optimizer, **options)
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from models.publishing.difference import Float32s, Int64s
-from models.publishing.key_ids import takes_integers
-from models.publishing.tracked import EVERY_S, MODEL, Pace, Publishes, Tracked, TrackedTable
-from processor.errors import BadInput
-from processor.generation import Generation
+from freshet_serving.models.publishing.difference import Float32s, Int64s
+from freshet_serving.models.publishing.key_ids import takes_integers
+from freshet_serving.models.publishing.tracked import EVERY_S, MODEL, Pace, Publishes, Tracked, TrackedTable
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.generation import Generation
 
 # Optimizer -> options that must be zero for rows without a gradient to stay as they are.
 TOUCHED_ALONE = {"SGD": ("momentum", "weight_decay"), "Adagrad": ("weight_decay",), "SparseAdam": ()}

@@ -23,13 +23,21 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from models.publishing.difference import PIECE, Float32s, Int64s, bits, differs, places_of, table_difference
-from models.publishing.undone import Undone
-from processor.chain.contents import Contents
-from processor.errors import BadInput, NotReady, StandsOnUndone
-from processor.generation import Generation
-from processor.package.delta import TableDelta
-from processor.package.manifest import Manifest, TableEntry
+from freshet_serving.models.publishing.difference import (
+    PIECE,
+    Float32s,
+    Int64s,
+    bits,
+    differs,
+    places_of,
+    table_difference,
+)
+from freshet_serving.models.publishing.undone import Undone
+from freshet_serving.processor.chain.contents import Contents
+from freshet_serving.processor.errors import BadInput, NotReady, StandsOnUndone
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.package.manifest import Manifest, TableEntry
 
 BEGINNINGS = MODEL, SERVED = "model", "served"
 EVERY_S = 1.0

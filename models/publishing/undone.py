@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.chain.contents import Contents
-from processor.chain.history import Link
-from processor.chain.ledger import Ledger
-from processor.errors import NotFound
-from processor.generation import Generation
-from processor.package.version import VersionReader
+from freshet_serving.processor.chain.contents import Contents
+from freshet_serving.processor.chain.history import Link
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import NotFound
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.version import VersionReader
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

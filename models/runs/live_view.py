@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from models.runs.train_metrics import Standing
+from freshet_serving.models.runs.train_metrics import Standing
 
 DRAWN_S = 1.0
 RATE_S = 10.0

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.evaluation.quality import Scored
-from models.runs.run_folder import RunFolder
-from models.runs.run_report import report_html
-from models.runs.tensorboard_log import TensorBoardLog
+from freshet_serving.models.evaluation.quality import Scored
+from freshet_serving.models.runs.run_folder import RunFolder
+from freshet_serving.models.runs.run_report import report_html
+from freshet_serving.models.runs.tensorboard_log import TensorBoardLog
 
 LINE_S, LINES = 1.0, 500
 REPORT_S, REPORTS = 60.0, 100

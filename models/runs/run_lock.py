@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from processor.errors import Conflict
+from freshet_serving.processor.errors import Conflict
 
 LOCK = "trainer.lock"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from models.runs.curves import COLOURS, LEFT, RIGHT, WIDTH, key_html
+from freshet_serving.models.runs.curves import COLOURS, LEFT, RIGHT, WIDTH, key_html
 
 BAR, GAP = 22, 10
 KINDS = (("wall_ms", "clock"), ("cpu_ms", "cores"))

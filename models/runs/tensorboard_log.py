@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from compiler.frameworks import summary_pb2, tf
+from freshet_serving.compiler.frameworks import summary_pb2, tf
 
 
 class TensorBoardLog:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector, start
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)

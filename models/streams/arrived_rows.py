@@ -20,11 +20,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.data.arrow import Where
-from models.data.canonical import TEXT_TYPES, CanonicalColumns
-from models.data.files import RowNames
-from models.data.source import Schema
-from processor.errors import BadInput
+from freshet_serving.models.data.arrow import Where
+from freshet_serving.models.data.canonical import TEXT_TYPES, CanonicalColumns
+from freshet_serving.models.data.files import RowNames
+from freshet_serving.models.data.source import Schema
+from freshet_serving.processor.errors import BadInput
 
 MAX_MESSAGE_NBYTES = 64 << 20
 ARROW_STREAM = b"\xff\xff\xff\xff"

@@ -25,12 +25,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from models.data.canonical import CanonicalColumns, join_parts
-from models.data.source import Batch, Schema, check_position
-from models.streams.arrived_rows import Rejected, sound_parts
-from models.streams.stream import Segment, Stream
-from models.streams.stream_journal import StreamJournal
-from processor.errors import BadInput
+from freshet_serving.models.data.canonical import CanonicalColumns, join_parts
+from freshet_serving.models.data.source import Batch, Schema, check_position
+from freshet_serving.models.streams.arrived_rows import Rejected, sound_parts
+from freshet_serving.models.streams.stream import Segment, Stream
+from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.processor.errors import BadInput
 
 LINGER_S, POLL_S = 0.5, 0.1
 FORGET_SEGMENTS = 1000

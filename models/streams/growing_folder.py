@@ -24,15 +24,15 @@ from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
-from models.data.canonical import CanonicalColumns
-from models.data.decoding import DECODERS
-from models.data.files import ParquetFile
-from models.data.formats import PARQUET_SUFFIXES
-from models.data.source import Schema
-from models.streams.arrived_rows import Rejected, Rows, TableRows
-from models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
-from processor.errors import BadInput, Corrupt
-from processor.package.regular_file import open_regular
+from freshet_serving.models.data.canonical import CanonicalColumns
+from freshet_serving.models.data.decoding import DECODERS
+from freshet_serving.models.data.files import ParquetFile
+from freshet_serving.models.data.formats import PARQUET_SUFFIXES
+from freshet_serving.models.data.source import Schema
+from freshet_serving.models.streams.arrived_rows import Rejected, Rows, TableRows
+from freshet_serving.models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.package.regular_file import open_regular
 
 LOOK_S, LOOK_SHARE = 0.1, 20
 UNFINISHED_S = 60.0

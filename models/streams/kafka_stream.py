@@ -24,10 +24,10 @@ from urllib.parse import urlsplit
 
 import confluent_kafka as ck
 
-from models.data.source import Schema
-from models.streams.arrived_rows import MessageRows, Rejected, Rows
-from models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
-from processor.errors import BadInput
+from freshet_serving.models.data.source import Schema
+from freshet_serving.models.streams.arrived_rows import MessageRows, Rejected, Rows
+from freshet_serving.models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
+from freshet_serving.processor.errors import BadInput
 
 MOST_MESSAGES = 4096
 TIMEOUT_S = 10.0

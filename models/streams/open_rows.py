@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models.config.train_config import TrainConfig
-from models.data.formats import STREAMS
-from models.data.open_data import open_source
-from models.data.source import Schema, Source, wanted_fields
-from models.streams.followed_source import FollowedSource
-from models.streams.stream import TRAINING, Caller, Stream
-from models.streams.stream_journal import StreamJournal
-from processor.extras import needed
-from processor.mirror.object_store import address_parts, is_address
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.formats import STREAMS
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.source import Schema, Source, wanted_fields
+from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.stream import TRAINING, Caller, Stream
+from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.processor.extras import needed
+from freshet_serving.processor.mirror.object_store import address_parts, is_address
 
 JOURNAL, TRAINER = "stream.journal", "trainer"
 
@@ -49,12 +49,12 @@ def open_stream(form: str, path: str, schema: Schema, caller: Caller = TRAINING)
     """A stream by its format: a folder where it is none of STREAMS. Raises BadInput."""
     if form == "redis":
         with needed("a Redis stream"):
-            from models.streams.redis_stream import RedisStream
+            from freshet_serving.models.streams.redis_stream import RedisStream
         return RedisStream(path, schema, caller=caller)
     if form == "kafka":
         with needed("a topic of Kafka"):
-            from models.streams.kafka_stream import KafkaStream
+            from freshet_serving.models.streams.kafka_stream import KafkaStream
         return KafkaStream(path, schema, caller=caller)
-    from models.streams.growing_folder import GrowingFolder
+    from freshet_serving.models.streams.growing_folder import GrowingFolder
 
     return GrowingFolder(path, schema, caller=caller)

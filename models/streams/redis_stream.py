@@ -25,10 +25,10 @@ from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from models.data.source import Schema
-from models.streams.arrived_rows import MessageRows, Rejected, Rows
-from models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
-from processor.errors import BadInput, Corrupt
+from freshet_serving.models.data.source import Schema
+from freshet_serving.models.streams.arrived_rows import MessageRows, Rejected, Rows
+from freshet_serving.models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
+from freshet_serving.processor.errors import BadInput, Corrupt
 
 FETCH_NBYTES = 16 << 20
 LEAST_ENTRIES, FIRST_ENTRIES, MOST_ENTRIES = 1, 64, 8192

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from models.streams.arrived_rows import Rejected, Rows
-from processor.errors import Corrupt
+from freshet_serving.models.streams.arrived_rows import Rejected, Rows
+from freshet_serving.processor.errors import Corrupt
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.streams.stream import TRAINING, Caller, Segment
-from processor.errors import BadInput, Corrupt
-from processor.package.atomic import atomic_file
+from freshet_serving.models.streams.stream import TRAINING, Caller, Segment
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.package.atomic import atomic_file
 
 FORMAT = "freshet-stream/1"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from compiler.progress import Reporter
-from models.analysis.analysis_files import RowsFile, write_summaries
-from models.analysis.row_layers import PIECE_ROWS, RowPiece
-from models.analysis.table_summary import TableSummary, summarise
-from models.embedding.multi_hash import NO_HASH
-from models.embedding.trained_table import TrainedTable
-from models.training.hash_choice import of_version
-from models.training.trainer import Trainer
+from freshet_serving.compiler.progress import Reporter
+from freshet_serving.models.analysis.analysis_files import RowsFile, write_summaries
+from freshet_serving.models.analysis.row_layers import PIECE_ROWS, RowPiece
+from freshet_serving.models.analysis.table_summary import TableSummary, summarise
+from freshet_serving.models.embedding.multi_hash import NO_HASH
+from freshet_serving.models.embedding.trained_table import TrainedTable
+from freshet_serving.models.training.hash_choice import of_version
+from freshet_serving.models.training.trainer import Trainer
 
 TABLES, ROWS = "tables.parquet", "rows.parquet"
 

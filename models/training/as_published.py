@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from models.dense.dense_step import DenseStep
-from processor.columns import Column
-from processor.features.plan import SparsePlan
-from processor.package.manifest import TableEntry
-from processor.package.version import VersionReader, table_file
-from processor.tables.table import descriptor, descriptors
+from freshet_serving.models.dense.dense_step import DenseStep
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.version import VersionReader, table_file
+from freshet_serving.processor.tables.table import descriptor, descriptors
 
 NOTHING: NDArray[np.float32] = np.empty(0, np.float32)
 

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.analysis.row_layers import RowLayer, RowLayers
-from models.embedding.variable import Changes
-from processor.chain.contents import NO_SCALES
-from processor.errors import Corrupt
-from processor.package.atomic import atomic_file
-from processor.package.tensors import (
+from freshet_serving.models.analysis.row_layers import RowLayer, RowLayers
+from freshet_serving.models.embedding.variable import Changes
+from freshet_serving.processor.chain.contents import NO_SCALES
+from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package.tensors import (
     Tensors,
     array_crc32,
     header_checksum,
@@ -40,7 +40,7 @@ from processor.package.tensors import (
 
 if TYPE_CHECKING:
     # What reads tables alone needs no TensorFlow.
-    from models.training.trainer import Trainer
+    from freshet_serving.models.training.trainer import Trainer
 
 FORMAT = "freshet-checkpoint/1"
 FILE = re.compile(r"([0-9]{1,12})\.(full|inc)\.safetensors")

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from models.config.feature_sections import FeatureConfig
-from models.config.table_sections import TableConfig
-from models.config.train_section import TrainSettings
-from models.embedding.optimizer import INITIAL_ACCUMULATOR
-from models.training.hash_choice import rows_an_id
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.embedding.optimizer import INITIAL_ACCUMULATOR
+from freshet_serving.models.training.hash_choice import rows_an_id
 
 CHOSEN = ("optimizer", "learning_rate", "initial_accumulator", "dense_learning_rate", "batch_rows")
 KEPT = (*CHOSEN, "schedule_steps")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from models.config.publish_section import PublishConfig
+from freshet_serving.models.config.publish_section import PublishConfig
 
 LOOK_S = 0.2
 """Weights are compared once in this time at most: to copy them takes as long as a small step."""

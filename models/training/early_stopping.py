@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from models.config.train_section import TrainSettings
-from models.training.checkpoint import Checkpoints, RunState
-from models.training.trainer import Trainer
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.training.checkpoint import Checkpoints, RunState
+from freshet_serving.models.training.trainer import Trainer
 
 
 def best_epoch(scores: Sequence[float]) -> int:

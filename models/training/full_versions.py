@@ -10,23 +10,23 @@ from itertools import takewhile
 
 import numpy as np
 
-from compiler.building.calibrate import Labelled, Tolerance
-from compiler.building.packaging import Lower
-from compiler.progress import Reporter
-from models.config.train_config import TrainConfig
-from models.data.source import Source
-from models.training.checkpoint import RunState
-from models.training.lineage import Wait, raise_it, reached
-from models.training.old_versions import NOTE, removable, remove_version
-from models.training.publication import publish_version
-from models.training.trainer import Trainer
-from processor.chain.contents import Contents
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput, FreshetError
-from processor.generation import Generation
-from processor.mirror.repositories import open_repository
-from processor.package.keyring import Keyring
-from processor.package.version import VersionReader
+from freshet_serving.compiler.building.calibrate import Labelled, Tolerance
+from freshet_serving.compiler.building.packaging import Lower
+from freshet_serving.compiler.progress import Reporter
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.source import Source
+from freshet_serving.models.training.checkpoint import RunState
+from freshet_serving.models.training.lineage import Wait, raise_it, reached
+from freshet_serving.models.training.old_versions import NOTE, removable, remove_version
+from freshet_serving.models.training.publication import publish_version
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.processor.chain.contents import Contents
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.package.keyring import Keyring
+from freshet_serving.processor.package.version import VersionReader
 
 PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
 """The last rows that were learned, to check a lower precision by: at most so many, and so many bytes of dense input."""

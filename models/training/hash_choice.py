@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.config.table_sections import TableConfig
-from models.config.train_config import TrainConfig
-from models.data.source import Source
-from models.embedding.multi_hash import NO_HASH, choice, key_transform
-from processor.columns import Column, Ragged, Strings
-from processor.features.key_codes import CODES
-from processor.kernels.hashing import hash_strings
-from processor.package.manifest import Manifest
-from processor.package.transforms import HASHES
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.source import Source
+from freshet_serving.models.embedding.multi_hash import NO_HASH, choice, key_transform
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.features.key_codes import CODES
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.transforms import HASHES
 
 COUNTED_ROWS, COUNTED_AT_ONCE = 200_000, 8192
 

@@ -29,19 +29,19 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 
-from compiler.progress import Reporter
-from models.embedding.variable import Changes
-from models.training.checkpoint import Checkpoints, Restored, RunState, changes_of, clear_changed
-from models.training.trainer import Trainer
-from processor.chain.chain_record import MAX_REASON, delta_digest
-from processor.chain.contents import Contents
-from processor.chain.history import History, Link
-from processor.chain.ledger import Ledger
-from processor.errors import Conflict, Diverged, FreshetError, NotReady
-from processor.generation import UNDO_DEPTH, Generation
-from processor.package.delta import Delta, TableDelta, stream_delta
-from processor.package.version import VersionReader
-from processor.tables.folding import fold
+from freshet_serving.compiler.progress import Reporter
+from freshet_serving.models.embedding.variable import Changes
+from freshet_serving.models.training.checkpoint import Checkpoints, Restored, RunState, changes_of, clear_changed
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.processor.chain.chain_record import MAX_REASON, delta_digest
+from freshet_serving.processor.chain.contents import Contents
+from freshet_serving.processor.chain.history import History, Link
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, NotReady
+from freshet_serving.processor.generation import UNDO_DEPTH, Generation
+from freshet_serving.processor.package.delta import Delta, TableDelta, stream_delta
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.tables.folding import fold
 
 GUARDED = "window: "
 """How the reason of a hold begins that is the guard's of a trainer."""

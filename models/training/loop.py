@@ -25,40 +25,40 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compiler.progress import Quiet, Reporter
-from models.config.train_config import Beginning, TrainConfig
-from models.data.formats import label_names
-from models.data.shuffled import shuffled
-from models.data.source import Batch, Source
-from models.evaluation.assessment import Assessment
-from models.evaluation.extra_columns import ExtraColumns
-from models.evaluation.quality import Scored, next_step
-from models.pipeline.ahead import Ahead
-from models.pipeline.step_profile import Spent, overlap
-from models.runs.run_journal import RunJournal
-from models.runs.stage_bars import stage_lines
-from models.runs.train_metrics import Standing
-from models.streams.followed_source import FollowedSource
-from models.streams.open_rows import checkpoint_folder, open_rows, trainer_folder
-from models.training.analysed import write_analysis
-from models.training.checkpoint import Checkpoints, RunState, clear_changed
-from models.training.defaults import CHOSEN, kept
-from models.training.delta_rules import DeltaRules
-from models.training.early_stopping import EarlyStopping
-from models.training.fingerprint import fingerprint, settings
-from models.training.full_versions import PRACTICE_ROWS, FullVersions
-from models.training.lineage import Lineage, reached, rebuild
-from models.training.spec import draft, measure_log_odds
-from models.training.stream_guard import StreamGuard
-from models.training.stream_quality import StreamQuality, metrics_line
-from models.training.stretches import Stretches
-from models.training.trainer import BoundBatch, Trainer
-from models.training.whole_config import begun, continued, hash_seeds_of, scaling_of
-from processor.chain.contents import Contents
-from processor.cores import available
-from processor.errors import BadInput, Conflict, NotReady
-from processor.generation import Generation
-from processor.mirror.object_store import is_address
+from freshet_serving.compiler.progress import Quiet, Reporter
+from freshet_serving.models.config.train_config import Beginning, TrainConfig
+from freshet_serving.models.data.formats import label_names
+from freshet_serving.models.data.shuffled import shuffled
+from freshet_serving.models.data.source import Batch, Source
+from freshet_serving.models.evaluation.assessment import Assessment
+from freshet_serving.models.evaluation.extra_columns import ExtraColumns
+from freshet_serving.models.evaluation.quality import Scored, next_step
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.step_profile import Spent, overlap
+from freshet_serving.models.runs.run_journal import RunJournal
+from freshet_serving.models.runs.stage_bars import stage_lines
+from freshet_serving.models.runs.train_metrics import Standing
+from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows, trainer_folder
+from freshet_serving.models.training.analysed import write_analysis
+from freshet_serving.models.training.checkpoint import Checkpoints, RunState, clear_changed
+from freshet_serving.models.training.defaults import CHOSEN, kept
+from freshet_serving.models.training.delta_rules import DeltaRules
+from freshet_serving.models.training.early_stopping import EarlyStopping
+from freshet_serving.models.training.fingerprint import fingerprint, settings
+from freshet_serving.models.training.full_versions import PRACTICE_ROWS, FullVersions
+from freshet_serving.models.training.lineage import Lineage, reached, rebuild
+from freshet_serving.models.training.spec import draft, measure_log_odds
+from freshet_serving.models.training.stream_guard import StreamGuard
+from freshet_serving.models.training.stream_quality import StreamQuality, metrics_line
+from freshet_serving.models.training.stretches import Stretches
+from freshet_serving.models.training.trainer import BoundBatch, Trainer
+from freshet_serving.models.training.whole_config import begun, continued, hash_seeds_of, scaling_of
+from freshet_serving.processor.chain.contents import Contents
+from freshet_serving.processor.cores import available
+from freshet_serving.processor.errors import BadInput, Conflict, NotReady
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.mirror.object_store import is_address
 
 Given = TypeVar("Given", Batch, Batch | None)
 

@@ -14,10 +14,10 @@ serve (they need not be reachable, and may start a moment later).
 
 from __future__ import annotations
 
-from models.config.publish_section import LEAST_KEPT
-from processor.errors import BadInput, Corrupt, NotFound
-from processor.package.repository import Repository
-from processor.versions.policy import ModelPolicy
+from freshet_serving.models.config.publish_section import LEAST_KEPT
+from freshet_serving.processor.errors import BadInput, Corrupt, NotFound
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.versions.policy import ModelPolicy
 
 NOTE = {"made_by": "freshet train"}
 """Of a manifest, by which a version is known as training's own."""

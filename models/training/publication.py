@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.building.compile import BUCKETS
-from compiler.building.packaging import Arrays, Lower, Progress, publish
-from compiler.dense.dense_graph import DenseGraph
-from processor.package.manifest import Manifest
-from processor.package.repository import Repository
-from processor.package.version import VersionReader
-from processor.tables.table import packed
+from freshet_serving.compiler.building.compile import BUCKETS
+from freshet_serving.compiler.building.packaging import Arrays, Lower, Progress, publish
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.tables.table import packed
 
 MOST_COUNTED = 2**32 - 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from models.config.train_section import TrainSettings
+from freshet_serving.models.config.train_section import TrainSettings
 
 
 def rate_factor(settings: TrainSettings, step: int) -> float:

@@ -8,14 +8,22 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from models.config.feature_sections import RAGGED, FeatureConfig
-from models.config.table_sections import TableConfig
-from models.config.train_config import TrainConfig
-from models.data.source import Source, wanted_fields
-from models.embedding.multi_hash import key_transform
-from processor.errors import BadInput
-from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry, feature_width, validate
-from processor.package.transforms import HASHES, Transform
+from freshet_serving.models.config.feature_sections import RAGGED, FeatureConfig
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.source import Source, wanted_fields
+from freshet_serving.models.embedding.multi_hash import key_transform
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import (
+    Feature,
+    Input,
+    Manifest,
+    Output,
+    TableEntry,
+    feature_width,
+    validate,
+)
+from freshet_serving.processor.package.transforms import HASHES, Transform
 
 FIRST_ROWS = 20_000
 HEAVY_TAILS = 15.0

@@ -13,12 +13,12 @@ from collections import deque
 
 import numpy as np
 
-from models.config.guard_section import GuardConfig
-from models.data.source import Batch, join_columns
-from models.training.lineage import Lineage
-from models.training.trainer import BoundBatch, Trainer
-from models.training.window_guard import Floats, WindowFigures, WindowGuard, WindowScores
-from processor.columns import Column
+from freshet_serving.models.config.guard_section import GuardConfig
+from freshet_serving.models.data.source import Batch, join_columns
+from freshet_serving.models.training.lineage import Lineage
+from freshet_serving.models.training.trainer import BoundBatch, Trainer
+from freshet_serving.models.training.window_guard import Floats, WindowFigures, WindowGuard, WindowScores
+from freshet_serving.processor.columns import Column
 
 EARLIER_ROWS = 512
 """Of the newest rows before a window, so many at least are scored again: a small batch may hold no row of one label."""

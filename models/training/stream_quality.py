@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from models.evaluation.quality import Scored
-from models.training.as_published import AsPublished
-from models.training.full_versions import FullVersions
-from models.training.trainer import BoundBatch, Trainer
-from models.training.window_guard import Floats
+from freshet_serving.models.evaluation.quality import Scored
+from freshet_serving.models.training.as_published import AsPublished
+from freshet_serving.models.training.full_versions import FullVersions
+from freshet_serving.models.training.trainer import BoundBatch, Trainer
+from freshet_serving.models.training.window_guard import Floats
 
 
 class StreamQuality:

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedding.distinct_ids import DistinctIds
-from models.embedding.tiered_rows import ReadAhead, TieredRows
-from models.pipeline.ahead import Ahead
-from models.pipeline.step_profile import StepProfile
+from freshet_serving.models.embedding.distinct_ids import DistinctIds
+from freshet_serving.models.embedding.tiered_rows import ReadAhead, TieredRows
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.step_profile import StepProfile
 
 READ_IDS = 1 << 21
 

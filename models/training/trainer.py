@@ -28,32 +28,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.config.model_section import ONE_LABEL, NetworkConfig
-from models.config.table_sections import TableConfig
-from models.config.train_section import TrainSettings
-from models.data.source import Batch
-from models.dense.batch_part import Write
-from models.dense.dense_step import MOST_PARTS, DenseStep
-from models.dense.losses import mean_shares
-from models.embedding import kernels
-from models.embedding.admission import Admission, Always, CountingBloom, ExactCounts
-from models.embedding.id_shards import of_process
-from models.embedding.optimizer import row_optimizer
-from models.embedding.row_budget import RowBudget
-from models.embedding.trained_table import TrainedTable
-from models.embedding.variable import EmbeddingVariable, Eviction, Initial
-from models.pipeline.ahead import Ahead
-from models.pipeline.crew import Crew
-from models.pipeline.step_profile import StepProfile
-from models.training.defaults import of_table
-from models.training.schedule import rate_factor
-from models.training.stretches import Stretches
-from processor.columns import Column
-from processor.cores import available
-from processor.features.plan import BoundRequest, SparsePlan
-from processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
-from processor.package.manifest import COMBINERS, Manifest
-from processor.tables.table import descriptors
+from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.dense.batch_part import Write
+from freshet_serving.models.dense.dense_step import MOST_PARTS, DenseStep
+from freshet_serving.models.dense.losses import mean_shares
+from freshet_serving.models.embedding import kernels
+from freshet_serving.models.embedding.admission import Admission, Always, CountingBloom, ExactCounts
+from freshet_serving.models.embedding.id_shards import of_process
+from freshet_serving.models.embedding.optimizer import row_optimizer
+from freshet_serving.models.embedding.row_budget import RowBudget
+from freshet_serving.models.embedding.trained_table import TrainedTable
+from freshet_serving.models.embedding.variable import EmbeddingVariable, Eviction, Initial
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.crew import Crew
+from freshet_serving.models.pipeline.step_profile import StepProfile
+from freshet_serving.models.training.defaults import of_table
+from freshet_serving.models.training.schedule import rate_factor
+from freshet_serving.models.training.stretches import Stretches
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.cores import available
+from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
+from freshet_serving.processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
+from freshet_serving.processor.package.manifest import COMBINERS, Manifest
+from freshet_serving.processor.tables.table import descriptors
 
 NO_SPLITS = np.zeros(1, np.int64)
 FEW_IDS = 1 << 14

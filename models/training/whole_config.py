@@ -9,17 +9,24 @@ from dataclasses import replace
 
 import xxhash
 
-from models.config.feature_sections import HASHED
-from models.config.train_config import TrainConfig
-from models.data.source import Source
-from models.embedding.multi_hash import NO_HASH
-from models.training.checkpoint import RunState
-from models.training.defaults import BEFORE, chosen, filled, scheduled, told, transformed
-from models.training.fingerprint import changed, fingerprint, settings
-from models.training.hash_choice import decided, measured, of_version
-from models.training.spec import HashSeeds, Scaling, draft, measure_scaling, measure_transforms, share_of_ones
-from processor.errors import BadInput
-from processor.package.manifest import Manifest
+from freshet_serving.models.config.feature_sections import HASHED
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.source import Source
+from freshet_serving.models.embedding.multi_hash import NO_HASH
+from freshet_serving.models.training.checkpoint import RunState
+from freshet_serving.models.training.defaults import BEFORE, chosen, filled, scheduled, told, transformed
+from freshet_serving.models.training.fingerprint import changed, fingerprint, settings
+from freshet_serving.models.training.hash_choice import decided, measured, of_version
+from freshet_serving.models.training.spec import (
+    HashSeeds,
+    Scaling,
+    draft,
+    measure_scaling,
+    measure_transforms,
+    share_of_ones,
+)
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Manifest
 
 SEED_BITS = 63
 """Of a table's hash_seed in a manifest."""

@@ -32,8 +32,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from models.config.guard_section import GuardConfig
-from models.evaluation.quality import Scored
+from freshet_serving.models.config.guard_section import GuardConfig
+from freshet_serving.models.evaluation.quality import Scored
 
 MOST_AUC_ERROR = 0.02
 """What chance may move the AUC of a window by whose scores say nothing; one of fewer rows goes on."""

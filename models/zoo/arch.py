@@ -5,29 +5,25 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from models.zoo.architectures import ARCHITECTURES
-from models.zoo.dense_input import DenseInput
-from processor.errors import BadInput
-from processor.package.manifest import NAME
+from freshet_serving.models.zoo.architectures import ARCHITECTURES
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import NAME
 
 if TYPE_CHECKING:
-    from compiler.frameworks import keras
+    from freshet_serving.compiler.frameworks import keras
 
 Builder = Callable[..., Any]
 """(layout: DenseInput, seed: int, **options) -> Arch, or a keras.Model of logits. Where it has a parameter `labels`, it
 is given the labels' names."""
 SCORE = "score"
 """What the probability of a single label is called."""
-
-OURS = {"processor", "compiler", "models", "serving"}
-"""Top-level names under which a user's own module is not found: Freshet has imported its own."""
 
 _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
@@ -49,7 +45,7 @@ class Arch:
     def of(cls, built: Any, labels: Sequence[str] = ("label",)) -> Arch:
         """The Arch of what a builder returned: of a plain model with an output a label, sigmoid of its logit, called
         'score' where there is one label, else as the labels are. Raises BadInput when it is no such network."""
-        from compiler.frameworks import keras
+        from freshet_serving.compiler.frameworks import keras
 
         columns = len(labels)
         if isinstance(built, Arch):
@@ -142,17 +138,8 @@ def resolve_function(name: str, where: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(match[1])
     except ImportError as error:
-        why = f"{error}{_taken(error.name or '')}"
-        raise BadInput(f"{where}: module {match[1]!r} of {name[:80]!r} cannot be imported: {why}") from error
+        raise BadInput(f"{where}: module {match[1]!r} of {name[:80]!r} cannot be imported: {error}") from error
     function: Callable[..., Any] | None = getattr(module, match[2], None)
     if not callable(function):
-        raise BadInput(f"{where}: {name[:80]!r} is no function of that module{_taken(match[1])}")
+        raise BadInput(f"{where}: {name[:80]!r} is no function of that module")
     return function
-
-
-def _taken(module: str) -> str:
-    """Why a module of the user's cannot be found by this name; empty where nothing of ours is in its way."""
-    top = module.partition(".")[0]
-    if top not in OURS or top not in sys.modules:
-        return ""
-    return f"; the name {top!r} is taken by Freshet's own package ({sys.modules[top].__file__}): rename yours"

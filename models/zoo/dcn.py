@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from models.zoo.arch import Arch
-from models.zoo.dense_input import DenseInput
-from models.zoo.layers import Tensor, Weighted, side_by_side
-from models.zoo.option_types import Dropout, Hidden, Within
+from freshet_serving.models.zoo.arch import Arch
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.layers import Tensor, Weighted, side_by_side
+from freshet_serving.models.zoo.option_types import Dropout, Hidden, Within
 
 
 def build(
@@ -28,7 +28,7 @@ def build(
     finds a quarter of the width as good as 0, the full matrix. Weights: cross_<i>, or cross_<i>_down and cross_<i>_up;
     mlp_<i>, out.
     """
-    from compiler.frameworks import keras
+    from freshet_serving.compiler.frameworks import keras
 
     weighted = Weighted(seed, dropout)
     x = keras.Input((layout.width,), name="x")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from models.zoo.arch import Arch
-from models.zoo.dense_input import DenseInput
-from models.zoo.layers import Weighted, embedding_columns
-from models.zoo.option_types import Dropout, Hidden
+from freshet_serving.models.zoo.arch import Arch
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.layers import Weighted, embedding_columns
+from freshet_serving.models.zoo.option_types import Dropout, Hidden
 
 
 def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout = 0.0, seed: int = 0) -> Arch:
@@ -16,7 +16,7 @@ def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout 
     The pairs are computed as (|sum of vectors|^2 - sum of |vector|^2) / 2, linear in the number of
     embeddings. Weights: linear, mlp_<i>, mlp_out, and project_<feature> where embedding dims differ.
     """
-    from compiler.frameworks import keras
+    from freshet_serving.compiler.frameworks import keras
 
     ops, weighted = keras.ops, Weighted(seed, dropout)
     x = keras.Input((layout.width,), name="x")

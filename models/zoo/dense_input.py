@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from processor.errors import BadInput
-from processor.package.manifest import Feature
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Feature
 
 
 @dataclass(frozen=True, slots=True)

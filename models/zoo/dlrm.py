@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from models.zoo.arch import Arch
-from models.zoo.dense_input import DenseInput
-from models.zoo.layers import Weighted, columns, embedding_columns, pairwise_dots, side_by_side
-from models.zoo.option_types import Dropout, Hidden
+from freshet_serving.models.zoo.arch import Arch
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.layers import Weighted, columns, embedding_columns, pairwise_dots, side_by_side
+from freshet_serving.models.zoo.option_types import Dropout, Hidden
 
 
 def build(
@@ -23,7 +23,7 @@ def build(
     embeddings there are no products and the bottom MLP ends in its last hidden layer. Weights: bottom_<i>,
     bottom_out, top_<i>, top_out, and project_<feature> where embedding dims differ.
     """
-    from compiler.frameworks import keras
+    from freshet_serving.compiler.frameworks import keras
 
     ops, weighted = keras.ops, Weighted(seed, dropout)
     x = keras.Input((layout.width,), name="x")

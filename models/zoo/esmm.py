@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from models.zoo.arch import Arch
-from models.zoo.dense_input import DenseInput
-from models.zoo.layers import Weighted, side_by_side
-from models.zoo.option_types import Dropout, Hidden
-from processor.errors import BadInput
+from freshet_serving.models.zoo.arch import Arch
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.layers import Weighted, side_by_side
+from freshet_serving.models.zoo.option_types import Dropout, Hidden
+from freshet_serving.processor.errors import BadInput
 
 LEAST = 1e-6
 
@@ -33,7 +33,7 @@ def build(
 
     without a probability on the way that could round to 0 or 1. Weights: ctr_<i>, ctr_out, cvr_<i>, cvr_out.
     """
-    from compiler.frameworks import keras
+    from freshet_serving.compiler.frameworks import keras
 
     if len(labels) != 2:
         raise BadInput(f"data.label: two columns wanted for esmm, clicked and converted, got {len(labels)}")

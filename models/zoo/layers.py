@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from models.zoo.dense_input import ColumnSpan, DenseInput, runs
+from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput, runs
 
 Tensor = Any  # keras.KerasTensor
 
@@ -34,7 +34,7 @@ class Weighted:
         first_bias: Sequence[float] = (),
     ) -> Tensor:
         """x [n, m] -> [n, units]. first_bias: the bias to begin with [units], zeros where there is none."""
-        from compiler.frameworks import keras
+        from freshet_serving.compiler.frameworks import keras
 
         initial = keras.initializers.GlorotUniform(seed=next(self._seeds))
         layer = keras.layers.Dense(units, activation, use_bias=bias, kernel_initializer=initial, name=name)
@@ -45,7 +45,7 @@ class Weighted:
 
     def tower(self, x: Tensor, hidden: Sequence[int], name: str) -> Tensor:
         """ReLU layers <name>_0, <name>_1, ... over x [n, m] -> [n, hidden[-1]]."""
-        from compiler.frameworks import keras
+        from freshet_serving.compiler.frameworks import keras
 
         for i, units in enumerate(hidden):
             x = self.dense(x, units, f"{name}_{i}", "relu")
@@ -57,7 +57,7 @@ class Weighted:
 
 def side_by_side(parts: Sequence[Tensor]) -> Tensor:
     """Matrices [n, a], [n, b], ... -> [n, a + b + ...]."""
-    from compiler.frameworks import keras
+    from freshet_serving.compiler.frameworks import keras
 
     return parts[0] if len(parts) == 1 else keras.ops.concatenate(parts, axis=1)
 
@@ -96,7 +96,7 @@ def pairwise_dots(vectors: Tensor) -> Tensor:
     result. Picking columns would copy float by float: ONNX Runtime takes 630 us for 64 rows of 27 vectors
     that way, 60 us this way.
     """
-    from compiler.frameworks import keras
+    from freshet_serving.compiler.frameworks import keras
 
     f = vectors.shape[1]
     upper = [i * f + j for i in range(f) for j in range(i + 1, f)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from models.zoo.arch import Arch, output_names
-from models.zoo.dense_input import DenseInput
-from models.zoo.layers import Weighted, side_by_side
-from models.zoo.option_types import Dropout, Hidden, Within
+from freshet_serving.models.zoo.arch import Arch, output_names
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.layers import Weighted, side_by_side
+from freshet_serving.models.zoo.option_types import Dropout, Hidden, Within
 
 
 def build(
@@ -27,7 +27,7 @@ def build(
     hidden: units of each layer of an expert; tower: of a label's own tower. Weights: expert_<e>_<i>, gate_<label>,
     tower_<label>_<i> and tower_<label>_out.
     """
-    from compiler.frameworks import keras
+    from freshet_serving.compiler.frameworks import keras
 
     weighted = Weighted(seed, dropout)
     x = keras.Input((layout.width,), name="x")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from models.zoo.arch import SCORE, Arch
-from models.zoo.dense_input import DenseInput
-from models.zoo.layers import Tensor, Weighted, columns
-from models.zoo.option_types import Dropout, Hidden, Units
-from processor.errors import BadInput
+from freshet_serving.models.zoo.arch import SCORE, Arch
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.layers import Tensor, Weighted, columns
+from freshet_serving.models.zoo.option_types import Dropout, Hidden, Units
+from freshet_serving.processor.errors import BadInput
 
 USER_VECTOR, ITEM_VECTOR = "user_vector", "item_vector"
 FIRST_COSINE_SCALE = 10.0
@@ -35,7 +35,7 @@ def build(
     learned as the bias is, from 1, or 10 of cosines: neither changes the order of items. Weights: user_<i>, user_out,
     item_<i>, item_out, score_out.
     """
-    from compiler.frameworks import keras
+    from freshet_serving.compiler.frameworks import keras
 
     ops, weighted = keras.ops, Weighted(seed, dropout)
     x = keras.Input((layout.width,), name="x")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from models.zoo.arch import Arch
-from models.zoo.dense_input import DenseInput
-from models.zoo.layers import Weighted, columns
-from models.zoo.option_types import Dropout, Hidden
+from freshet_serving.models.zoo.arch import Arch
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.layers import Weighted, columns
+from freshet_serving.models.zoo.option_types import Dropout, Hidden
 
 
 def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout = 0.0, seed: int = 0) -> Arch:
@@ -17,7 +17,7 @@ def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout 
     weight and nothing else, as a cross of two columns should be: the deep part does not see it, unless there is nothing
     else to see. Weights: wide, deep_<i> and deep_out.
     """
-    from compiler.frameworks import keras
+    from freshet_serving.compiler.frameworks import keras
 
     weighted = Weighted(seed, dropout)
     x = keras.Input((layout.width,), name="x")

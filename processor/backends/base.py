@@ -19,9 +19,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput, Corrupt, FreshetError, NotReady
-from processor.extras import how_to_install
-from processor.package.tensors import array_crc32
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError, NotReady
+from freshet_serving.processor.extras import how_to_install
+from freshet_serving.processor.package.tensors import array_crc32
 
 Matrix = NDArray[np.float32]
 Weights = Mapping[str, Matrix]

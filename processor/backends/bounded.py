@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Artefact, Executable, Matrix, Program, Weights, aligned
-from processor.errors import BadInput
+from freshet_serving.processor.backends.base import Artefact, Executable, Matrix, Program, Weights, aligned
+from freshet_serving.processor.errors import BadInput
 
 log = logging.getLogger("freshet.executables")
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Executable, Matrix, aligned
-from processor.package.manifest import WHOLE
-from processor.watching.sketch import Block
+from freshet_serving.processor.backends.base import Executable, Matrix, aligned
+from freshet_serving.processor.package.manifest import WHOLE
+from freshet_serving.processor.watching.sketch import Block
 
 Outputs = dict[str, Matrix]
 Bound = tuple[Executable, Callable[[], None]]

@@ -16,8 +16,8 @@ import io
 
 import numpy as np
 
-from processor.errors import Corrupt
-from processor.package.tensors import parse_tensors, write_tensors
+from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.package.tensors import parse_tensors, write_tensors
 
 FORMAT = "freshet/executable/1"
 CODE = "executable"

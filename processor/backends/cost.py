@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from processor.kernels.covers import cheapest_covers
+from freshet_serving.processor.kernels.covers import cheapest_covers
 
 RATE, FASTER_RATE, LIMIT, DRIFT = 1 / 16, 1 / 4, 0.5, 0.2
 # Where the sparse coefficients start, in seconds: they only have to be of the right order.

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from processor.backends.base import Matrix, aligned, missing
-from processor.errors import BadInput, FreshetError
+from freshet_serving.processor.backends.base import Matrix, aligned, missing
+from freshet_serving.processor.errors import BadInput, FreshetError
 
 GPU_TARGETS = ("cuda", "tensorrt")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from processor.errors import Corrupt, TooLarge
+from freshet_serving.processor.errors import Corrupt, TooLarge
 
 MAX_NBYTES = 256 << 20
 MAX_RANK = 8

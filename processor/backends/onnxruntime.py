@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from processor.backends.base import (
+from freshet_serving.processor.backends.base import (
     Artefact,
     Executable,
     Matrix,
@@ -39,9 +39,9 @@ from processor.backends.base import (
     missing,
     refused,
 )
-from processor.backends.onnxfile import external_weights
-from processor.errors import BadInput, FreshetError
-from processor.extras import how_to_install
+from freshet_serving.processor.backends.onnxfile import external_weights
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.extras import how_to_install
 
 INPUT = "x"
 WEIGHT_PREFIX = "weights/"

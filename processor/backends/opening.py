@@ -27,14 +27,14 @@ from typing import Protocol
 
 import numpy as np
 
-from processor.backends.base import Artefact, Backend, Matrix, Program
-from processor.backends.bounded import MAX_ROWS, ROWS, BoundedProgram, ScoreBound
-from processor.backends.capsule import sha256, unpack
-from processor.backends.registry import load_backend
-from processor.errors import BadInput, Corrupt, FreshetError
-from processor.machine import Machine, this_machine
-from processor.package.manifest import WHOLE, ExecutableEntry, Manifest
-from processor.package.tensors import parse_tensors
+from freshet_serving.processor.backends.base import Artefact, Backend, Matrix, Program
+from freshet_serving.processor.backends.bounded import MAX_ROWS, ROWS, BoundedProgram, ScoreBound
+from freshet_serving.processor.backends.capsule import sha256, unpack
+from freshet_serving.processor.backends.registry import load_backend
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
+from freshet_serving.processor.machine import Machine, this_machine
+from freshet_serving.processor.package.manifest import WHOLE, ExecutableEntry, Manifest
+from freshet_serving.processor.package.tensors import parse_tensors
 
 log = logging.getLogger("freshet.executables")
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from processor.backends.base import (
+from freshet_serving.processor.backends.base import (
     Artefact,
     Executable,
     Matrix,
@@ -38,7 +38,7 @@ from processor.backends.base import (
     refused,
     weights_hash,
 )
-from processor.errors import BadInput, Corrupt, FreshetError
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 
 INPUT = "x"
 WEIGHT_PREFIX = "weights/"

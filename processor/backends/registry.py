@@ -15,8 +15,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import iter_modules
 
-from processor.backends.base import Backend
-from processor.errors import BadInput, FreshetError
+from freshet_serving.processor.backends.base import Backend
+from freshet_serving.processor.errors import BadInput, FreshetError
 
 GROUP = "freshet.backends"
 

@@ -15,9 +15,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from processor.backends.base import Artefact, Executable, Matrix, Program, Weights, check_buffers, missing
-from processor.backends.cuda import Cuda
-from processor.errors import BadInput, Corrupt, FreshetError
+from freshet_serving.processor.backends.base import (
+    Artefact,
+    Executable,
+    Matrix,
+    Program,
+    Weights,
+    check_buffers,
+    missing,
+)
+from freshet_serving.processor.backends.cuda import Cuda
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 
 INPUT = "x"
 WEIGHT_PREFIX = "weights/"

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import (
+from freshet_serving.processor.backends.base import (
     ALIGNMENT,
     Artefact,
     Executable,
@@ -40,7 +40,7 @@ from processor.backends.base import (
     missing,
     refused,
 )
-from processor.errors import BadInput, Corrupt, FreshetError
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 
 Array = NDArray[Any]
 

@@ -1,6 +1,6 @@
 """DeepRec Processor's C interface: a shared library with Python and this engine inside, for callers that are neither.
 
-    python -m processor.capi libfreshet.so      # and freshet.h beside it; needs cffi and a C compiler
+    python -m freshet_serving.processor.capi libfreshet.so      # and freshet.h beside it; needs cffi and a C compiler
 
 freshet.h says what each function does. example.c and example.go, beside this file, are callers.
 

@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from processor.errors import BadInput
-from processor.extras import needed
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extras import needed
 
 HERE = Path(__file__).parent
 MODULE = "_freshet_capi"
@@ -23,7 +23,7 @@ for path in {paths!r}:
 
 from concurrent.futures import ThreadPoolExecutor
 from {module} import ffi, lib
-from processor.capi import embedded
+from freshet_serving.processor.capi import embedded
 
 MOST_AT_ONCE = 64
 pool = ThreadPoolExecutor(MOST_AT_ONCE, "freshet-capi")
@@ -103,7 +103,7 @@ def build(out: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m processor.capi", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m freshet_serving.processor.capi", description=__doc__)
     parser.add_argument("out", type=Path, help="the library, such as libfreshet.so")
     out = parser.parse_args().out.resolve()
     try:

@@ -15,11 +15,11 @@ import logging
 import threading
 from typing import Any
 
-from processor.engine import Processor, ProcessorConfig
-from processor.errors import BadInput, FreshetError, NotFound
-from processor.features.limits import RequestLimits
-from processor.options import check
-from processor.versions.host import REST_S
+from freshet_serving.processor.engine import Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.options import check
+from freshet_serving.processor.versions.host import REST_S
 
 log = logging.getLogger("freshet.capi")
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from processor.errors import NotReady, shortage
-from processor.package.delta import SUFFIX
-from processor.package.repository import FolderWatch
-from processor.package.version import DELTAS
+from freshet_serving.processor.errors import NotReady, shortage
+from freshet_serving.processor.package.delta import SUFFIX
+from freshet_serving.processor.package.repository import FolderWatch
+from freshet_serving.processor.package.version import DELTAS
 
 STEP = re.compile(r"[1-9][0-9]{0,17}")
 SHARE, MOST_S = 0.001, 0.05

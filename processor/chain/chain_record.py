@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from processor.errors import BadInput, Corrupt, printable
-from processor.package.manifest import SIGNED as MANIFEST_SIGNED
-from processor.package.manifest import Manifest
-from processor.package.signature import KEY_ID, SIGNATURE, Signer
-from processor.package.warmup import WARMUP
+from freshet_serving.processor.errors import BadInput, Corrupt, printable
+from freshet_serving.processor.package.manifest import SIGNED as MANIFEST_SIGNED
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, Signer
+from freshet_serving.processor.package.warmup import WARMUP
 
 FORMAT, SIGNED_FORMAT = "freshet-record/1", "freshet-record/2"
 CHAIN = "chain"

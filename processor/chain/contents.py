@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.chain.history import Link
-from processor.chain.ledger import Ledger
-from processor.chain.snapshots import open_snapshot
-from processor.package.delta import Delta, TableDelta
-from processor.package.manifest import TableEntry
-from processor.package.version import VersionReader, table_file
+from freshet_serving.processor.chain.history import Link
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.snapshots import open_snapshot
+from freshet_serving.processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.version import VersionReader, table_file
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

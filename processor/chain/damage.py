@@ -14,15 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from processor.chain.bare_delta import STEP
-from processor.chain.chain_record import REPAIR, ChainRecord, record_name
-from processor.chain.history import MAX_STEP_AHEAD, History
-from processor.chain.ledger import Ledger
-from processor.chain.repair import Abandoned, Marks
-from processor.errors import Corrupt, Diverged, NotReady
-from processor.package.delta import SUFFIX
-from processor.package.place import VersionPlace
-from processor.package.version import DELTAS
+from freshet_serving.processor.chain.bare_delta import STEP
+from freshet_serving.processor.chain.chain_record import REPAIR, ChainRecord, record_name
+from freshet_serving.processor.chain.history import MAX_STEP_AHEAD, History
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.repair import Abandoned, Marks
+from freshet_serving.processor.errors import Corrupt, Diverged, NotReady
+from freshet_serving.processor.package.delta import SUFFIX
+from freshet_serving.processor.package.place import VersionPlace
+from freshet_serving.processor.package.version import DELTAS
 
 MOST_TRIES = 500
 

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from processor.chain.chain_record import (
+from freshet_serving.processor.chain.chain_record import (
     DELTA,
     HOLD,
     RELEASE,
@@ -35,7 +35,7 @@ from processor.chain.chain_record import (
     ChainRecord,
     delta_digest,
 )
-from processor.errors import Conflict
+from freshet_serving.processor.errors import Conflict
 
 MOST_EVENTS = 512
 MAX_STEP_AHEAD = 10**6

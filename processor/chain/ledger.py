@@ -43,8 +43,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from processor.chain.bare_delta import bare_deltas
-from processor.chain.chain_record import (
+from freshet_serving.processor.chain.bare_delta import bare_deltas
+from freshet_serving.processor.chain.chain_record import (
     DELTA,
     HOLD,
     RELEASE,
@@ -59,13 +59,13 @@ from processor.chain.chain_record import (
     root_hash,
     sha256,
 )
-from processor.chain.history import MAX_STEP_AHEAD, History, Link
-from processor.chain.patrol import Identity, Patrol, identity_of, recorded_file
-from processor.chain.pruning import missing
-from processor.chain.repair import Abandoned, NewRepairs, find_repair, newest_repair, record_bytes
-from processor.chain.trusted_records import TrustedRecords
-from processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
-from processor.package.delta import (
+from freshet_serving.processor.chain.history import MAX_STEP_AHEAD, History, Link
+from freshet_serving.processor.chain.patrol import Identity, Patrol, identity_of, recorded_file
+from freshet_serving.processor.chain.pruning import missing
+from freshet_serving.processor.chain.repair import Abandoned, NewRepairs, find_repair, newest_repair, record_bytes
+from freshet_serving.processor.chain.trusted_records import TrustedRecords
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
+from freshet_serving.processor.package.delta import (
     SUFFIX,
     Delta,
     DeltaBytes,
@@ -73,9 +73,9 @@ from processor.package.delta import (
     read_delta_file,
     stream_delta,
 )
-from processor.package.regular_file import file_sha256, same_content
-from processor.package.signature import Signer
-from processor.package.version import DELTAS, VersionReader, inside
+from freshet_serving.processor.package.regular_file import file_sha256, same_content
+from freshet_serving.processor.package.signature import Signer
+from freshet_serving.processor.package.version import DELTAS, VersionReader, inside
 
 ABANDONED_S = 60.0
 MOST_TRIES, TRY_AGAIN_S = 500, 0.01

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.chain.chain_record import ChainRecord, root_hash, sha256
-from processor.chain.history import History
-from processor.errors import BadInput, Corrupt, Diverged
-from processor.package.delta import MAX_DELTA_NBYTES, read_delta_file
-from processor.package.manifest import MAX_MANIFEST_NBYTES, Manifest
-from processor.package.place import VersionPlace
-from processor.package.regular_file import file_sha256, read_file
-from processor.package.version import MANIFEST
+from freshet_serving.processor.chain.chain_record import ChainRecord, root_hash, sha256
+from freshet_serving.processor.chain.history import History
+from freshet_serving.processor.errors import BadInput, Corrupt, Diverged
+from freshet_serving.processor.package.delta import MAX_DELTA_NBYTES, read_delta_file
+from freshet_serving.processor.package.manifest import MAX_MANIFEST_NBYTES, Manifest
+from freshet_serving.processor.package.place import VersionPlace
+from freshet_serving.processor.package.regular_file import file_sha256, read_file
+from freshet_serving.processor.package.version import MANIFEST
 
 Identity = tuple[int, int, int]
 """Modification time, size and inode: another file, or another content, has another."""

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from processor.chain.bare_delta import bare_deltas
-from processor.chain.chain_record import CHAIN, ChainRecord
-from processor.chain.history import History, Link
-from processor.package.delta import SUFFIX
-from processor.package.place import VersionPlace
-from processor.package.version import DELTAS, SNAPSHOTS
+from freshet_serving.processor.chain.bare_delta import bare_deltas
+from freshet_serving.processor.chain.chain_record import CHAIN, ChainRecord
+from freshet_serving.processor.chain.history import History, Link
+from freshet_serving.processor.package.delta import SUFFIX
+from freshet_serving.processor.package.place import VersionPlace
+from freshet_serving.processor.package.version import DELTAS, SNAPSHOTS
 
 ABANDONED_S = 86_400.0
 ROLLED_BACK = "rolled-back"

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from processor.chain.chain_record import DELTA
-from processor.chain.ledger import Ledger
-from processor.chain.pruning import missing
-from processor.chain.snapshots import open_snapshot
-from processor.errors import BadInput, Corrupt
-from processor.package.keyring import NO_KEYS
-from processor.package.manifest import Manifest, Vouched
-from processor.package.repository import Repository
-from processor.package.version import MANIFEST, VersionReader, sealed
+from freshet_serving.processor.chain.chain_record import DELTA
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.pruning import missing
+from freshet_serving.processor.chain.snapshots import open_snapshot
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.package.keyring import NO_KEYS
+from freshet_serving.processor.package.manifest import Manifest, Vouched
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import MANIFEST, VersionReader, sealed
 
 
 def resign(repository: Repository, model: str, number: int, unsigned: bool = False) -> Manifest:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.chain.chain_record import ChainRecord, sha256
-from processor.errors import Corrupt, unreadable
-from processor.package.manifest import MAX_MANIFEST_NBYTES
-from processor.package.regular_file import read_file
-from processor.package.version import SnapshotList, VersionReader, inside
+from freshet_serving.processor.chain.chain_record import ChainRecord, sha256
+from freshet_serving.processor.errors import Corrupt, unreadable
+from freshet_serving.processor.package.manifest import MAX_MANIFEST_NBYTES
+from freshet_serving.processor.package.regular_file import read_file
+from freshet_serving.processor.package.version import SnapshotList, VersionReader, inside
 
 
 def open_snapshot(version: VersionReader, record: ChainRecord) -> VersionReader:

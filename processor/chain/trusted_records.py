@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from processor.chain.chain_record import MAX_RECORD_NBYTES, REPAIR, ChainRecord, record_name, sha256
-from processor.chain.history import History
-from processor.errors import Conflict, Corrupt, NotReady
-from processor.package.regular_file import read_file
-from processor.package.trust_memory import ACCEPT
-from processor.package.version import VersionReader
+from freshet_serving.processor.chain.chain_record import MAX_RECORD_NBYTES, REPAIR, ChainRecord, record_name, sha256
+from freshet_serving.processor.chain.history import History
+from freshet_serving.processor.errors import Conflict, Corrupt, NotReady
+from freshet_serving.processor.package.regular_file import read_file
+from freshet_serving.processor.package.trust_memory import ACCEPT
+from freshet_serving.processor.package.version import VersionReader
 
 
 class TrustedRecords:

@@ -17,12 +17,12 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
-from processor.columns import Column, Ragged, Strings
-from processor.eas.message_tree import MessageTree
-from processor.eas.predict_messages import FILES
-from processor.errors import BadInput
-from processor.features.limits import DEFAULTS, Extent, RequestLimits
-from processor.package.manifest import Input, Manifest
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.eas.message_tree import MessageTree
+from freshet_serving.processor.eas.predict_messages import FILES
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.limits import DEFAULTS, Extent, RequestLimits
+from freshet_serving.processor.package.manifest import Input, Manifest
 
 SIGNATURE = "serving_default"
 MAX_RANK = 8

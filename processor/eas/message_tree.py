@@ -10,9 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from processor.errors import TooLarge
-from processor.features.limits import RequestLimits
-from processor.kernels.wire_format import FIELDS, FIXED32, FIXED64, HOLDER, LEAF, STRINGS, VARINTS, count_nodes
+from freshet_serving.processor.errors import TooLarge
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.kernels.wire_format import (
+    FIELDS,
+    FIXED32,
+    FIXED64,
+    HOLDER,
+    LEAF,
+    STRINGS,
+    VARINTS,
+    count_nodes,
+)
 
 # Of a descriptor's field types: those that are fixed in width, and those that never stand end to end.
 WIDTHS = {1: FIXED64, 2: FIXED32, 6: FIXED64, 7: FIXED32, 9: STRINGS, 12: STRINGS, 15: FIXED32, 16: FIXED64}

@@ -1,8 +1,8 @@
-"""`python -m processor.explaining FD`: a process that scores for explanations. Only supervisors start it."""
+"""`python -m freshet_serving.processor.explaining FD`: scores for explanations. Started by supervisors only."""
 
 import sys
 
 if __name__ == "__main__":
-    from processor.explaining.scoring_process import main
+    from freshet_serving.processor.explaining.scoring_process import main
 
     sys.exit(main(int(sys.argv[1])))

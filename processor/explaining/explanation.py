@@ -32,22 +32,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.cost import CostTable
-from processor.columns import Column
-from processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
-from processor.explaining.feature_values import FeatureValues, feature_values
-from processor.explaining.movers import ScoredRow, alike, changes, movers
-from processor.explaining.row_origins import DELTA, FILE, REMOVED, UNKNOWN, RowOrigin, row_origins
-from processor.explaining.spare_executable import Score, SpareExecutables, Way
-from processor.features.limits import RequestLimits
-from processor.features.plan import BoundRequest, SparsePlan
-from processor.generation import Generation
-from processor.package.manifest import CANDIDATE, WHOLE
-from processor.package.mapped_file import SIZES
-from processor.tables.remote.remote_table import RemoteTable
-from processor.tables.table import descriptors
-from processor.versions.replica import Replica
-from processor.versions.served_version import AsOf, ServedVersion
+from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
+from freshet_serving.processor.explaining.feature_values import FeatureValues, feature_values
+from freshet_serving.processor.explaining.movers import ScoredRow, alike, changes, movers
+from freshet_serving.processor.explaining.row_origins import DELTA, FILE, REMOVED, UNKNOWN, RowOrigin, row_origins
+from freshet_serving.processor.explaining.spare_executable import Score, SpareExecutables, Way
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.manifest import CANDIDATE, WHOLE
+from freshet_serving.processor.package.mapped_file import SIZES
+from freshet_serving.processor.tables.remote.remote_table import RemoteTable
+from freshet_serving.processor.tables.table import descriptors
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.served_version import AsOf, ServedVersion
 
 MAX_IDS, MAX_NUMBERS = 4096, 65536
 PATIENCE_S = 10.0

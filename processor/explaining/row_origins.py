@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernels import index as hash_index
-from processor.kernels.rows import LOGGED, SETTLED
-from processor.tables.table import ServedTable
+from freshet_serving.processor.kernels import index as hash_index
+from freshet_serving.processor.kernels.rows import LOGGED, SETTLED
+from freshet_serving.processor.tables.table import ServedTable
 
 FILE, DELTA, REMOVED, NOWHERE = "file", "delta", "removed", "nowhere"
 UNKNOWN = -1

@@ -36,13 +36,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor import errors
-from processor.backends.base import Matrix, Weights, weights_hash
-from processor.errors import FreshetError, NotReady
-from processor.explaining.spare_executable import SpareExecutables, SpareRun, Way
-from processor.package.manifest import Manifest
-from processor.package.tensors import Tensors, crc32, parse_tensors, write_tensors
-from processor.package.version import VersionReader
+from freshet_serving.processor import errors
+from freshet_serving.processor.backends.base import Matrix, Weights, weights_hash
+from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.processor.explaining.spare_executable import SpareExecutables, SpareRun, Way
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.tensors import Tensors, crc32, parse_tensors, write_tensors
+from freshet_serving.processor.package.version import VersionReader
 
 log = logging.getLogger("freshet.explain")
 
@@ -100,7 +100,7 @@ class ScoringProcess:
     def _start(self) -> socket.socket:
         mine, theirs = socket.socketpair()
         mine.settimeout(ANSWER_S)
-        command = [sys.executable, "-P", "-m", "processor.explaining", str(theirs.fileno())]
+        command = [sys.executable, "-P", "-m", "freshet_serving.processor.explaining", str(theirs.fileno())]
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         with theirs:
             process = subprocess.Popen(

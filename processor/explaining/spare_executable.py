@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from processor.backends.base import Executable, Matrix, Weights, aligned
-from processor.backends.bounded import outputs_of
-from processor.backends.opening import Opened, Package, open_programs
-from processor.package.manifest import CANDIDATE, USER, WHOLE, ExecutableEntry, Manifest
-from processor.package.roles import LENT, Division, columns, division, lend
-from processor.package.version import VersionReader
+from freshet_serving.processor.backends.base import Executable, Matrix, Weights, aligned
+from freshet_serving.processor.backends.bounded import outputs_of
+from freshet_serving.processor.backends.opening import Opened, Package, open_programs
+from freshet_serving.processor.package.manifest import CANDIDATE, USER, WHOLE, ExecutableEntry, Manifest
+from freshet_serving.processor.package.roles import LENT, Division, columns, division, lend
+from freshet_serving.processor.package.version import VersionReader
 
 KEPT, WEIGHTS_KEPT = 4, 2
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput
-from processor.features.key_codes import CODES
-from processor.kernels import crosses, texts
-from processor.kernels.hashing import hash_strings
-from processor.kernels.string_hashes import FARM, MURMUR, SIP, fingerprints
-from processor.package.manifest import Manifest
-from processor.package.transforms import HASHES, MAX_CROSSED, ColumnShape, Transform, codes_a_value
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.key_codes import CODES
+from freshet_serving.processor.kernels import crosses, texts
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.kernels.string_hashes import FARM, MURMUR, SIP, fingerprints
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.transforms import HASHES, MAX_CROSSED, ColumnShape, Transform, codes_a_value
 
 MAX_NBYTES = 256 << 20
 MAX_VALUES = 1 << 24

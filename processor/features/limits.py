@@ -22,11 +22,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
-from processor.errors import TooLarge
-from processor.options import between, option
+from freshet_serving.processor.errors import TooLarge
+from freshet_serving.processor.options import between, option
 
 if TYPE_CHECKING:
-    from processor.package.manifest import Input
+    from freshet_serving.processor.package.manifest import Input
 
 REQUESTS = "Requests"
 # Rows that are computed at once: a row store is asked again for an input of one row, for so many rows of the others.

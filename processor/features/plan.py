@@ -26,16 +26,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column, Packed, Places, Ragged, Strings
-from processor.errors import BadInput
-from processor.features.evaluation import Transforms
-from processor.features.limits import Extent, RequestLimits
-from processor.features.stage import Stage
-from processor.kernels import pool
-from processor.kernels.hashing import hash_strings
-from processor.package.manifest import COMBINERS, Feature, Input, Manifest
-from processor.package.roles import user_features
-from processor.package.transforms import codes_a_value
+from freshet_serving.processor.columns import Column, Packed, Places, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.evaluation import Transforms
+from freshet_serving.processor.features.limits import Extent, RequestLimits
+from freshet_serving.processor.features.stage import Stage
+from freshet_serving.processor.kernels import pool
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package.manifest import COMBINERS, Feature, Input, Manifest
+from freshet_serving.processor.package.roles import user_features
+from freshet_serving.processor.package.transforms import codes_a_value
 
 MAX_LAYOUTS = 256
 KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ONE, "string": pool.KIND_ONE}

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Protocol
 
-from processor.columns import Column
-from processor.errors import BadInput
-from processor.extras import how_to_install
-from processor.package.manifest import Input, Manifest
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extras import how_to_install
+from freshet_serving.processor.package.manifest import Input, Manifest
 
 GROUP = "freshet.stages"
 
@@ -31,7 +31,7 @@ class Stage(Protocol):
         """
 
 
-class Runtime(Protocol):
+class StageRuntime(Protocol):
     """A runtime of stages, which an entry point names."""
 
     def __call__(self, data: bytes, inputs: Sequence[Input], outputs: Sequence[Input]) -> Stage:
@@ -43,6 +43,6 @@ def load_stage(manifest: Manifest, data: bytes) -> Stage:
     spec = manifest.stage
     assert spec is not None, "asked for by those whose manifest has one"
     for point in entry_points(group=GROUP, name=spec.runtime):
-        runtime: Runtime = point.load()
+        runtime: StageRuntime = point.load()
         return runtime(data, manifest.inputs, spec.outputs)
     raise BadInput(f"stage: runtime {spec.runtime[:64]!r} is not installed on this server: {how_to_install('train')}")

@@ -1,4 +1,6 @@
-"""Kernels, compiled by Numba: no GIL, no allocation a row; `python -m processor.kernels` fills the cache.
+"""Kernels, compiled by Numba: no GIL, no allocation a row.
+
+`python -m freshet_serving.processor.kernels` fills the cache.
 
 pool             the sparse graph: transform, look up and pool every feature of a batch
 list_sums        lists of keys, looked up and added up a block at a time

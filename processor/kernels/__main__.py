@@ -1,4 +1,4 @@
-"""python -m processor.kernels: compiles every kernel into the cache, so that no first start has to.
+"""python -m freshet_serving.processor.kernels: compiles every kernel into the cache, so that no first start has to.
 
 Clears the cache first: Numba notices when a kernel's own file changes, not when one that it has inlined does.
 """
@@ -13,4 +13,4 @@ HERE = Path(__file__).parent
 for stale in HERE.glob("__pycache__/*.nb[ic]"):
     stale.unlink()
 for module in track(sorted(HERE.glob("[a-z]*.py")), "kernels for this processor"):
-    import_module(f"processor.kernels.{module.stem}")
+    import_module(f"freshet_serving.processor.kernels.{module.stem}")

@@ -12,7 +12,15 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from processor.kernels.conversion import BFLOAT16, FLOAT16, FLOAT32, from_bf16, from_f16, from_f32, from_i8
+from freshet_serving.processor.kernels.conversion import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    from_bf16,
+    from_f16,
+    from_f32,
+    from_i8,
+)
 
 TILE, LANES = 64, 16
 SCALE = 24

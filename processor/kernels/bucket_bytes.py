@@ -8,8 +8,8 @@ Statuses of ids that were asked for: LOST (could not be had), FOUND, NOWHERE (th
 import numba as nb
 import numpy as np
 
-from processor.kernels.index import home
-from processor.kernels.pointers import copy_bytes, load_i64_anywhere
+from freshet_serving.processor.kernels.index import home
+from freshet_serving.processor.kernels.pointers import copy_bytes, load_i64_anywhere
 
 LOST, FOUND, NOWHERE = 0, 1, 2
 BUCKET_HEADER_NBYTES = 8

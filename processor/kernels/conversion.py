@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from processor.kernels.pointers import (
+from freshet_serving.processor.kernels.pointers import (
     copy_f32x8,
     load_f32,
     load_f32_bits,
@@ -25,7 +25,7 @@ from processor.kernels.pointers import (
     store_i8,
     store_i16,
 )
-from processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
 
 FLOAT32, FLOAT16, BFLOAT16 = (ROW_TYPES[name].code for name in ("float32", "float16", "bfloat16"))
 STEPS = 127

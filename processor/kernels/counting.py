@@ -14,7 +14,7 @@ import math
 
 import numba as nb
 
-from processor.kernels.pointers import load_f32, load_f32_bits, load_f64, load_i64, store_f64, store_i64
+from freshet_serving.processor.kernels.pointers import load_f32, load_f32_bits, load_f64, load_i64, store_f64, store_i64
 
 TIME_LOW, TIME_OCTAVES = -18, 19
 TIME_BINS = 2 * TIME_OCTAVES + 2

@@ -5,7 +5,7 @@
 import numba as nb
 import numpy as np
 
-from processor.kernels.string_hashes import cat
+from freshet_serving.processor.kernels.string_hashes import cat
 
 
 @nb.njit(nb.boolean(nb.int64[:, ::1], nb.int64, nb.int64[::1]), cache=True, nogil=True)

@@ -6,8 +6,8 @@ import numba as nb
 import numpy as np
 import xxhash
 
-from processor.columns import Strings
-from processor.kernels.xxh3 import SECRET_ADDRESS, hash_column
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.kernels.xxh3 import SECRET_ADDRESS, hash_column
 
 
 def hash_strings(strings: Strings, seed: int) -> np.ndarray:

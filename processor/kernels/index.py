@@ -16,7 +16,7 @@ hold the index; a claim stores the key before it releases the ref, so a reader n
 import numba as nb
 import numpy as np
 
-from processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
+from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
 
 EMPTY = -1
 ABSENT = -2

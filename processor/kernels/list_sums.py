@@ -16,11 +16,11 @@ with their keys, which is what the order of stores rules out).
 import numba as nb
 import numpy as np
 
-from processor.kernels.adding import add_rows
-from processor.kernels.conversion import FLOAT32, copy_row, copy_typed
-from processor.kernels.index import ABSENT, home, probe_from
-from processor.kernels.movement import note, sampled
-from processor.kernels.pointers import (
+from freshet_serving.processor.kernels.adding import add_rows
+from freshet_serving.processor.kernels.conversion import FLOAT32, copy_row, copy_typed
+from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
+from freshet_serving.processor.kernels.movement import note, sampled
+from freshet_serving.processor.kernels.pointers import (
     load_acquire,
     load_f32,
     load_i64,
@@ -29,7 +29,7 @@ from processor.kernels.pointers import (
     store_f32,
     store_i64,
 )
-from processor.kernels.rows import (
+from freshet_serving.processor.kernels.rows import (
     BASE,
     BASE_ROWS,
     CAPACITY,
@@ -44,7 +44,7 @@ from processor.kernels.rows import (
     scale_at,
     visible,
 )
-from processor.package.rowtypes import SCALED
+from freshet_serving.processor.package.rowtypes import SCALED
 
 # A key, later its row's address; the row's type; nothing; the key's home, later the address of the row's scale.
 KEYS, KEY_NBYTES = 64, 32

@@ -10,8 +10,8 @@ both are the same row. What is given up in this way may be read until every read
 import numba as nb
 import numpy as np
 
-from processor.kernels.index import probe
-from processor.kernels.pointers import (
+from freshet_serving.processor.kernels.index import probe
+from freshet_serving.processor.kernels.pointers import (
     add_relaxed,
     copy_bytes,
     load_f32,
@@ -22,7 +22,7 @@ from processor.kernels.pointers import (
     store_i64,
     store_release,
 )
-from processor.kernels.rows import (
+from freshet_serving.processor.kernels.rows import (
     BASE_ROWS,
     CAPACITY,
     DTYPE,
@@ -45,7 +45,7 @@ from processor.kernels.rows import (
     row_at,
     scale_at,
 )
-from processor.package.rowtypes import SCALED
+from freshet_serving.processor.package.rowtypes import SCALED
 
 SAMPLE, SAMPLE_BITS = 8, 3
 MOST_HITS = 255

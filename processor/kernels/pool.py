@@ -35,12 +35,12 @@ other table it is one. MAX_LENGTH counts keys, combiners and places count values
 import numba as nb
 import numpy as np
 
-from processor.kernels.adding import add_rows
-from processor.kernels.conversion import FLOAT32, copy_row, copy_typed
-from processor.kernels.index import ABSENT, home, probe_from
-from processor.kernels.list_sums import BLOCK_NBYTES, add_up, take_list
-from processor.kernels.movement import note, sampled
-from processor.kernels.pointers import (
+from freshet_serving.processor.kernels.adding import add_rows
+from freshet_serving.processor.kernels.conversion import FLOAT32, copy_row, copy_typed
+from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
+from freshet_serving.processor.kernels.list_sums import BLOCK_NBYTES, add_up, take_list
+from freshet_serving.processor.kernels.movement import note, sampled
+from freshet_serving.processor.kernels.pointers import (
     load_acquire,
     load_f32,
     load_f32_anywhere,
@@ -50,7 +50,7 @@ from processor.kernels.pointers import (
     store_f32,
     store_i64,
 )
-from processor.kernels.rows import (
+from freshet_serving.processor.kernels.rows import (
     BASE_ROWS,
     CAPACITY,
     DEFAULT,
@@ -64,8 +64,8 @@ from processor.kernels.rows import (
     scale_at,
     visible,
 )
-from processor.package.manifest import COMBINERS
-from processor.package.rowtypes import SCALED
+from freshet_serving.processor.package.manifest import COMBINERS
+from freshet_serving.processor.package.rowtypes import SCALED
 
 # MORE: a list whose beginning has been added up in `out` already.
 KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK, KIND_MORE = 0, 1, 2, 3, 4

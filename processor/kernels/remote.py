@@ -13,10 +13,16 @@ its own, the stand-in, in which the fused kernel of kernels.pool finds every id 
 import numba as nb
 import numpy as np
 
-from processor.kernels.index import ABSENT, EMPTY, LINE_ENTRIES, probe
-from processor.kernels.pointers import load_acquire, load_i64, load_i64_anywhere, store_i64, store_release
-from processor.kernels.pool import COLUMN, KIND, KIND_ONE, MAX_LENGTH, SOURCE, TABLE
-from processor.kernels.rows import CAPACITY, INDEX, META, SETTLED, holder
+from freshet_serving.processor.kernels.index import ABSENT, EMPTY, LINE_ENTRIES, probe
+from freshet_serving.processor.kernels.pointers import (
+    load_acquire,
+    load_i64,
+    load_i64_anywhere,
+    store_i64,
+    store_release,
+)
+from freshet_serving.processor.kernels.pool import COLUMN, KIND, KIND_ONE, MAX_LENGTH, SOURCE, TABLE
+from freshet_serving.processor.kernels.rows import CAPACITY, INDEX, META, SETTLED, holder
 
 BURIED, ELSEWHERE = -3, -4
 

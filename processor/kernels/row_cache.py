@@ -9,9 +9,9 @@ id. A value is a row's bytes and, of a scaled type, its scale.
 import numba as nb
 import numpy as np
 
-from processor.kernels.bucket_bytes import FOUND, LOST, NOWHERE
-from processor.kernels.index import ABSENT, home
-from processor.kernels.pointers import copy_bytes, load_i64, load_u8, prefetch, store_i8, store_i64
+from freshet_serving.processor.kernels.bucket_bytes import FOUND, LOST, NOWHERE
+from freshet_serving.processor.kernels.index import ABSENT, home
+from freshet_serving.processor.kernels.pointers import copy_bytes, load_i64, load_u8, prefetch, store_i8, store_i64
 
 WAYS = 8
 AHEAD = 16

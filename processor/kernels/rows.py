@@ -33,10 +33,10 @@ head points at, then publishes the head with one release store; so a reader meet
 import numba as nb
 import numpy as np
 
-from processor.kernels.conversion import copy_typed, store_typed
-from processor.kernels.index import ABSENT, EMPTY, home, probe, probe_from
-from processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
-from processor.package.rowtypes import SCALED
+from freshet_serving.processor.kernels.conversion import copy_typed, store_typed
+from freshet_serving.processor.kernels.index import ABSENT, EMPTY, home, probe, probe_from
+from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
+from freshet_serving.processor.package.rowtypes import SCALED
 
 TABLE_FIELDS = 15
 TABLE_NBYTES = 8 * TABLE_FIELDS

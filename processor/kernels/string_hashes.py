@@ -11,8 +11,8 @@ cat     two fingerprints as one: SparseCross
 import numba as nb
 import numpy as np
 
-from processor.columns import Strings
-from processor.kernels.xxh3 import load_1, load_4, load_8, rotate_left
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.kernels.xxh3 import load_1, load_4, load_8, rotate_left
 
 FARM, MURMUR, SIP = 0, 1, 2
 

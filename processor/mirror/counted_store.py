@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from processor.errors import NotReady
+from freshet_serving.processor.errors import NotReady
 
 if TYPE_CHECKING:
-    from processor.mirror.object_store import Found, ObjectHead, ObjectStore
+    from freshet_serving.processor.mirror.object_store import Found, ObjectHead, ObjectStore
 
 T = TypeVar("T")
 KINDS = READ, LOOKED, LISTED, WRITTEN, REMOVED = "get", "head", "list", "put", "delete"

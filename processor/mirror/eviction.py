@@ -16,11 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from processor.chain.chain_record import CHAIN
-from processor.chain.pruning import unfinished
-from processor.mirror.mirrored_place import LEASE, MirroredPlace
-from processor.package.version import DELTAS, MANIFEST
-from processor.package.version_folders import VERSION
+from freshet_serving.processor.chain.chain_record import CHAIN
+from freshet_serving.processor.chain.pruning import unfinished
+from freshet_serving.processor.mirror.mirrored_place import LEASE, MirroredPlace
+from freshet_serving.processor.package.version import DELTAS, MANIFEST
+from freshet_serving.processor.package.version_folders import VERSION
 
 KEPT_DELTAS = 64
 LEFT_S = 6 * 3600.0

@@ -25,16 +25,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from processor.errors import BadInput, FreshetError, NotReady
-from processor.mirror.counted_store import CountedStore
-from processor.mirror.empty_names import EmptyNames
-from processor.mirror.mirrored_place import MirroredPlace
-from processor.mirror.troubles import Troubles
-from processor.mirror.version_copy import AT_ONCE, KnownFiles
-from processor.package.manifest import NAME
-from processor.package.repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC
-from processor.package.version import MANIFEST
-from processor.package.version_folders import VERSION
+from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
+from freshet_serving.processor.mirror.counted_store import CountedStore
+from freshet_serving.processor.mirror.empty_names import EmptyNames
+from freshet_serving.processor.mirror.mirrored_place import MirroredPlace
+from freshet_serving.processor.mirror.troubles import Troubles
+from freshet_serving.processor.mirror.version_copy import AT_ONCE, KnownFiles
+from freshet_serving.processor.package.manifest import NAME
+from freshet_serving.processor.package.repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC
+from freshet_serving.processor.package.version import MANIFEST
+from freshet_serving.processor.package.version_folders import VERSION
 
 log = logging.getLogger("freshet.mirror")
 

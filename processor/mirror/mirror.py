@@ -37,19 +37,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processor.chain.chain_record import CHAIN
-from processor.errors import Corrupt, FreshetError, NotReady, shortage
-from processor.mirror.counted_store import CountedStore
-from processor.mirror.eviction import evict, total_nbytes
-from processor.mirror.listing import RepositoryListing, end_place
-from processor.mirror.mirrored_place import MirroredPlace
-from processor.mirror.troubles import Troubles
-from processor.package.keyring import NO_KEYS
-from processor.package.version import DELTAS, MANIFEST
-from processor.standing_thread import COME_S, spawn
+from freshet_serving.processor.chain.chain_record import CHAIN
+from freshet_serving.processor.errors import Corrupt, FreshetError, NotReady, shortage
+from freshet_serving.processor.mirror.counted_store import CountedStore
+from freshet_serving.processor.mirror.eviction import evict, total_nbytes
+from freshet_serving.processor.mirror.listing import RepositoryListing, end_place
+from freshet_serving.processor.mirror.mirrored_place import MirroredPlace
+from freshet_serving.processor.mirror.troubles import Troubles
+from freshet_serving.processor.package.keyring import NO_KEYS
+from freshet_serving.processor.package.version import DELTAS, MANIFEST
+from freshet_serving.processor.standing_thread import COME_S, spawn
 
 if TYPE_CHECKING:
-    from processor.mirror.object_store import Found, ObjectStore
+    from freshet_serving.processor.mirror.object_store import Found, ObjectStore
 
 log = logging.getLogger("freshet.mirror")
 

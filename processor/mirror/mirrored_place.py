@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from processor.chain.bare_delta import bare_deltas
-from processor.chain.chain_record import (
+from freshet_serving.processor.chain.bare_delta import bare_deltas
+from freshet_serving.processor.chain.chain_record import (
     CHAIN,
     DELTA,
     MAX_RECORD_NBYTES,
@@ -39,20 +39,20 @@ from processor.chain.chain_record import (
     root_hash,
     sha256,
 )
-from processor.chain.ledger import Ledger
-from processor.chain.repair import parsed_repair
-from processor.chain.snapshots import open_snapshot
-from processor.chain.trusted_records import TrustedRecords
-from processor.errors import BadInput, Conflict, Corrupt, Diverged, NotReady
-from processor.mirror.counted_store import CountedStore
-from processor.mirror.version_claim import claimed
-from processor.mirror.version_copy import AT_ONCE, KnownFiles, VersionCopy
-from processor.package.atomic import hidden_beside
-from processor.package.delta import MAX_DELTA_NBYTES
-from processor.package.keyring import NO_KEYS, Keyring
-from processor.package.manifest import MAX_MANIFEST_NBYTES, Manifest
-from processor.package.place import FolderPlace, newest
-from processor.package.version import DELTAS, MANIFEST, SNAPSHOTS, VersionReader
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.repair import parsed_repair
+from freshet_serving.processor.chain.snapshots import open_snapshot
+from freshet_serving.processor.chain.trusted_records import TrustedRecords
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotReady
+from freshet_serving.processor.mirror.counted_store import CountedStore
+from freshet_serving.processor.mirror.version_claim import claimed
+from freshet_serving.processor.mirror.version_copy import AT_ONCE, KnownFiles, VersionCopy
+from freshet_serving.processor.package.atomic import hidden_beside
+from freshet_serving.processor.package.delta import MAX_DELTA_NBYTES
+from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.package.manifest import MAX_MANIFEST_NBYTES, Manifest
+from freshet_serving.processor.package.place import FolderPlace, newest
+from freshet_serving.processor.package.version import DELTAS, MANIFEST, SNAPSHOTS, VersionReader
 
 RECORD = re.compile(rf"{CHAIN}/([0-9]{{10}})\.json")
 LEASE, WALKED = ".lease", 256

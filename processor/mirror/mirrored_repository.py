@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from processor.errors import NotReady
-from processor.mirror.mirror import Mirror
-from processor.mirror.mirrored_place import MirroredPlace
-from processor.package.keyring import Keyring
-from processor.package.repository import Repository, check_name
-from processor.package.version import VersionReader
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.mirror.mirror import Mirror
+from freshet_serving.processor.mirror.mirrored_place import MirroredPlace
+from freshet_serving.processor.package.keyring import Keyring
+from freshet_serving.processor.package.repository import Repository, check_name
+from freshet_serving.processor.package.version import VersionReader
 
 
 class MirroredRepository(Repository):

@@ -38,8 +38,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from processor.errors import BadInput, Corrupt, FreshetError, NotReady, nearest
-from processor.extras import needed
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError, NotReady, nearest
+from freshet_serving.processor.extras import needed
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult

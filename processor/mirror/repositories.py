@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from processor.errors import NotReady
-from processor.mirror.mirror import Mirror
-from processor.mirror.mirrored_repository import MirroredRepository
-from processor.mirror.object_store import is_address, open_store
-from processor.package.repository import Repository
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.mirror.mirror import Mirror
+from freshet_serving.processor.mirror.mirrored_repository import MirroredRepository
+from freshet_serving.processor.mirror.object_store import is_address, open_store
+from freshet_serving.processor.package.repository import Repository
 
 MIRROR = "FRESHET_MIRROR"
 

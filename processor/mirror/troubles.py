@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from processor.errors import FreshetError, NotReady
+from freshet_serving.processor.errors import FreshetError, NotReady
 
 log = logging.getLogger("freshet.mirror")
 

@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from processor.errors import Conflict, Corrupt, FreshetError
-from processor.mirror.counted_store import CountedStore
+from freshet_serving.processor.errors import Conflict, Corrupt, FreshetError
+from freshet_serving.processor.mirror.counted_store import CountedStore
 
 CLAIM = ".claim"
 CLAIM_S, RENEW_S = 3600.0, 600.0

@@ -12,12 +12,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processor.chain.patrol import Identity, identity_of
-from processor.mirror.counted_store import CountedStore
-from processor.package.atomic import atomic_file, exclusive_file, hidden_beside
+from freshet_serving.processor.chain.patrol import Identity, identity_of
+from freshet_serving.processor.mirror.counted_store import CountedStore
+from freshet_serving.processor.package.atomic import atomic_file, exclusive_file, hidden_beside
 
 if TYPE_CHECKING:
-    from processor.mirror.object_store import Found
+    from freshet_serving.processor.mirror.object_store import Found
 
 AT_ONCE = 8
 

@@ -25,12 +25,18 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput, Corrupt, unreadable
-from processor.package.atomic import atomic_file
-from processor.package.manifest import Manifest
-from processor.package.regular_file import open_regular, read_file
-from processor.package.rowtypes import CHECK_ROWS, ROW_TYPES, all_below
-from processor.package.tensors import Tensors, array_crc32, header_checksum, parse_tensors, write_tensors
+from freshet_serving.processor.errors import BadInput, Corrupt, unreadable
+from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.regular_file import open_regular, read_file
+from freshet_serving.processor.package.rowtypes import CHECK_ROWS, ROW_TYPES, all_below
+from freshet_serving.processor.package.tensors import (
+    Tensors,
+    array_crc32,
+    header_checksum,
+    parse_tensors,
+    write_tensors,
+)
 
 FORMAT = "freshet-delta/1"
 SUFFIX = ".safetensors"

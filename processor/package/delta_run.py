@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.package.delta import Delta, TableDelta
 
 FOLD_ROWS = 1 << 16
 """So many rows are kept unfolded at least."""

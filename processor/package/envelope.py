@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from processor.errors import Corrupt
-from processor.package.keyring import Keyring
+from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.package.keyring import Keyring
 
 FORMAT = "freshet-envelope/1"
 KEYS = {"format", "model", "file", "serial", "document", "key", "signature"}

@@ -22,9 +22,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from processor.errors import BadInput, Corrupt, KeyWanted
-from processor.package.signature import PublicKey, Signer
-from processor.package.trust_memory import TrustMemory
+from freshet_serving.processor.errors import BadInput, Corrupt, KeyWanted
+from freshet_serving.processor.package.signature import PublicKey, Signer
+from freshet_serving.processor.package.trust_memory import TrustMemory
 
 KEY_VARIABLE, TRUST_VARIABLE = "FRESHET_KEY", "FRESHET_TRUST"
 

@@ -16,10 +16,10 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any
 
-from processor.errors import BadInput, json_kind
-from processor.package.rowtypes import ROW_TYPES
-from processor.package.signature import KEY_ID, SIGNATURE
-from processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
+from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
+from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
 
 FORMAT = "freshet/1"
 SIGNED = ("key", "signature", "edition", "vouched")

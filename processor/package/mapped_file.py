@@ -27,10 +27,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import Corrupt, unreadable
-from processor.memory import SharedMap
-from processor.package.regular_file import fd_sha256, open_regular
-from processor.package.tensors import file_crc32
+from freshet_serving.processor.errors import Corrupt, unreadable
+from freshet_serving.processor.memory import SharedMap
+from freshet_serving.processor.package.regular_file import fd_sha256, open_regular
+from freshet_serving.processor.package.tensors import file_crc32
 
 SIZES, CHANGES, BYTES = range(3)
 """Efforts of a look: sizes alone; besides, the bytes of files about which anything has changed; those of all files."""

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from processor.errors import Conflict
-from processor.package.atomic import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
+from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.package.atomic import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
 
 
 class VersionPlace(Protocol):

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import Corrupt
+from freshet_serving.processor.errors import Corrupt
 
 READ_NBYTES, HASH_NBYTES = 1 << 30, 1 << 20
 KINDS = {

@@ -18,15 +18,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from processor.errors import BadInput, Corrupt, NotFound, NotReady, UnknownModel, nearest, nearest_file, shortage
-from processor.package.atomic import atomic_file
-from processor.package.envelope import enveloped, opened
-from processor.package.keyring import NO_KEYS, Keyring
-from processor.package.manifest import NAME
-from processor.package.place import FolderPlace, VersionPlace
-from processor.package.regular_file import read_file
-from processor.package.version import MANIFEST, VersionReader, VersionWriter, inside
-from processor.package.version_folders import VersionFolders
+from freshet_serving.processor.errors import (
+    BadInput,
+    Corrupt,
+    NotFound,
+    NotReady,
+    UnknownModel,
+    nearest,
+    nearest_file,
+    shortage,
+)
+from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package.envelope import enveloped, opened
+from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.package.manifest import NAME
+from freshet_serving.processor.package.place import FolderPlace, VersionPlace
+from freshet_serving.processor.package.regular_file import read_file
+from freshet_serving.processor.package.version import MANIFEST, VersionReader, VersionWriter, inside
+from freshet_serving.processor.package.version_folders import VersionFolders
 
 log = logging.getLogger("freshet.repository")
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.package.manifest import CANDIDATE, Feature, Manifest
+from freshet_serving.processor.package.manifest import CANDIDATE, Feature, Manifest
 
 LENT = "u"
 

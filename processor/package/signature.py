@@ -13,9 +13,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processor.errors import BadInput, Conflict, Corrupt
-from processor.extras import needed
-from processor.package.regular_file import read_file
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt
+from freshet_serving.processor.extras import needed
+from freshet_serving.processor.package.regular_file import read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

@@ -25,10 +25,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput, Corrupt, unreadable
-from processor.memory import SharedMap
-from processor.package.regular_file import open_regular
-from processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.errors import BadInput, Corrupt, unreadable
+from freshet_serving.processor.memory import SharedMap
+from freshet_serving.processor.package.regular_file import open_regular
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
 
 # What rows are stored as, and what else a package holds.
 DTYPES: dict[str, np.dtype[Any]] = {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput
 
 MAX_TRANSFORMS = 4096
 MAX_INPUTS = 256

@@ -28,9 +28,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from processor.errors import BadInput, Corrupt, NotReady
-from processor.package.atomic import atomic_file
-from processor.package.regular_file import read_file
+from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
+from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package.regular_file import read_file
 
 FORMAT = "freshet-trust/1"
 MAX_MEMORY_NBYTES = 1 << 20

@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import Conflict, Corrupt, NotFound, unreadable
-from processor.memory import reserve
-from processor.package.atomic import atomic_file, fsync_folder, hidden_beside
-from processor.package.keyring import NO_KEYS, Keyring
-from processor.package.manifest import MAX_MANIFEST_NBYTES, File, Manifest
-from processor.package.mapped_file import MappedFile, Stat, holds, stat_of
-from processor.package.place import FolderPlace, VersionPlace
-from processor.package.regular_file import file_sha256, open_regular, read_file
-from processor.package.tensors import crc32, file_crc32, parse_tensors, write_tensors
+from freshet_serving.processor.errors import Conflict, Corrupt, NotFound, unreadable
+from freshet_serving.processor.memory import reserve
+from freshet_serving.processor.package.atomic import atomic_file, fsync_folder, hidden_beside
+from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.package.manifest import MAX_MANIFEST_NBYTES, File, Manifest
+from freshet_serving.processor.package.mapped_file import MappedFile, Stat, holds, stat_of
+from freshet_serving.processor.package.place import FolderPlace, VersionPlace
+from freshet_serving.processor.package.regular_file import file_sha256, open_regular, read_file
+from freshet_serving.processor.package.tensors import crc32, file_crc32, parse_tensors, write_tensors
 
 MANIFEST = "model.json"
 DENSE = "dense.safetensors"

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput, Corrupt, FreshetError
-from processor.package.manifest import Input
-from processor.package.repository import Repository
-from processor.package.tensors import parse_tensors, write_tensors
-from processor.package.version import VersionWriter
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
+from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.tensors import parse_tensors, write_tensors
+from freshet_serving.processor.package.version import VersionWriter
 
 WARMUP = "warmup.safetensors"
 FORMAT = "freshet-warmup/1"

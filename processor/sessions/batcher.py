@@ -45,8 +45,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
-from processor.backends.cost import CostTable, follow
-from processor.errors import Overloaded
+from freshet_serving.processor.backends.cost import CostTable, follow
+from freshet_serving.processor.errors import Overloaded
 
 PATIENCE_S = 1.0
 # Octaves of time to go: from below a microsecond to an hour.

@@ -39,18 +39,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from processor.backends.buffers import Buffers
-from processor.clock import Clock
-from processor.cores import run_on
-from processor.errors import FreshetError
-from processor.features.plan import Unfit
-from processor.sessions.handover import Handover, Span
-from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
-from processor.sessions.scatter import Share
-from processor.sessions.session import EXPLORE_EVERY, Session, note, parts_again, told
-from processor.versions.replica import Replica, State
-from processor.watching.sketch import Block
-from processor.watching.stats import SessionStats
+from freshet_serving.processor.backends.buffers import Buffers
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.cores import run_on
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.features.plan import Unfit
+from freshet_serving.processor.sessions.handover import Handover, Span
+from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
+from freshet_serving.processor.sessions.scatter import Share
+from freshet_serving.processor.sessions.session import EXPLORE_EVERY, Session, note, parts_again, told
+from freshet_serving.processor.versions.replica import Replica, State
+from freshet_serving.processor.watching.sketch import Block
+from freshet_serving.processor.watching.stats import SessionStats
 
 TRAYS_PER_STAGE = 2
 

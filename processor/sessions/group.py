@@ -42,21 +42,21 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.cost import FREE, WORTH
-from processor.clock import Clock
-from processor.cores import run_on
-from processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
-from processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, Taken
-from processor.sessions.device import DeviceStages, StagedSession, trays_of
-from processor.sessions.occupancy import Occupancy
-from processor.sessions.request import Done, PredictReply, Work, answer
-from processor.sessions.scatter import Scatter, Share
-from processor.sessions.session import Session
-from processor.sessions.session_options import MAX_SESSIONS, Compute, SessionOptions
-from processor.versions.control import PREVIEW_READER
-from processor.versions.replica import Replica
-from processor.watching.sketch import Sketch
-from processor.watching.stats import SessionStats, total
+from freshet_serving.processor.backends.cost import FREE, WORTH
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.cores import run_on
+from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
+from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, Taken
+from freshet_serving.processor.sessions.device import DeviceStages, StagedSession, trays_of
+from freshet_serving.processor.sessions.occupancy import Occupancy
+from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
+from freshet_serving.processor.sessions.scatter import Scatter, Share
+from freshet_serving.processor.sessions.session import Session
+from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, Compute, SessionOptions
+from freshet_serving.processor.versions.control import PREVIEW_READER
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.watching.sketch import Sketch
+from freshet_serving.processor.watching.stats import SessionStats, total
 
 log = logging.getLogger("freshet.sessions")
 

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.allowance import Allowance
-from processor.clock import Clock
-from processor.cores import available, numa_nodes, parse_cpusets, spread
-from processor.errors import BadInput, NotFound
-from processor.options import check
-from processor.sessions.group import GroupOptions, SessionGroup
-from processor.sessions.occupancy import Occupancy
-from processor.sessions.session_options import MAX_SESSIONS, GroupConfig, SessionConfig, SessionOptions
-from processor.versions.replica import Replica
-from processor.watching.sketch import Sketch
-from processor.watching.stats import GroupStats, total
+from freshet_serving.processor.allowance import Allowance
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.cores import available, numa_nodes, parse_cpusets, spread
+from freshet_serving.processor.errors import BadInput, NotFound
+from freshet_serving.processor.options import check
+from freshet_serving.processor.sessions.group import GroupOptions, SessionGroup
+from freshet_serving.processor.sessions.occupancy import Occupancy
+from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupConfig, SessionConfig, SessionOptions
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.watching.sketch import Sketch
+from freshet_serving.processor.watching.stats import GroupStats, total
 
 DEFAULT, ANY = "default", "*"
 

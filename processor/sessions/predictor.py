@@ -10,22 +10,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from processor.clock import Clock
-from processor.columns import first_value
-from processor.errors import FreshetError
-from processor.features.limits import DEFAULTS, RequestLimits
-from processor.features.plan import BoundRequest
-from processor.generation import Generation
-from processor.package.manifest import Manifest
-from processor.sessions.group import Post, Wake
-from processor.sessions.placement import Groups
-from processor.sessions.request import Done, PredictReply, PredictRequest, Work
-from processor.sessions.shadow import Shadow
-from processor.sessions.trial import Pair, Trials
-from processor.versions.replica import Replica
-from processor.versions.traffic import Traffic
-from processor.watching.judge import Evidence
-from processor.watching.stats import Compared, GroupStats
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.columns import first_value
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
+from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.sessions.group import Post, Wake
+from freshet_serving.processor.sessions.placement import Groups
+from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest, Work
+from freshet_serving.processor.sessions.shadow import Shadow
+from freshet_serving.processor.sessions.trial import Pair, Trials
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.traffic import Traffic
+from freshet_serving.processor.watching.judge import Evidence
+from freshet_serving.processor.watching.stats import Compared, GroupStats
 
 # How often a thread that waits for an inline reply looks whether the owner is still there to compute it.
 OWNER_GONE_S = 0.05

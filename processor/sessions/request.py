@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column
-from processor.errors import FreshetError
-from processor.features.plan import BoundRequest
-from processor.generation import Generation
-from processor.sessions.batcher import Ticket
-from processor.versions.replica import Replica
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.sessions.batcher import Ticket
+from freshet_serving.processor.versions.replica import Replica
 
 log = logging.getLogger("freshet.sessions")
 

@@ -40,10 +40,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import FreshetError
-from processor.features.plan import BoundRequest
-from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
-from processor.versions.replica import State
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
+from freshet_serving.processor.versions.replica import State
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

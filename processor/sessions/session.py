@@ -18,20 +18,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.buffers import Buffers
-from processor.backends.cost import CostTable
-from processor.clock import Clock
-from processor.errors import FreshetError, NotReady
-from processor.features.plan import BoundRequest, Unfit, address
-from processor.package.manifest import CANDIDATE, USER
-from processor.package.roles import LENT
-from processor.sessions.occupancy import Occupancy
-from processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
-from processor.sessions.scatter import Scatter, Share
-from processor.versions.once import UserOnce
-from processor.versions.replica import Replica, State
-from processor.watching.sketch import Block, note_batch, note_scores
-from processor.watching.stats import SessionStats
+from freshet_serving.processor.backends.buffers import Buffers
+from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.processor.features.plan import BoundRequest, Unfit, address
+from freshet_serving.processor.package.manifest import CANDIDATE, USER
+from freshet_serving.processor.package.roles import LENT
+from freshet_serving.processor.sessions.occupancy import Occupancy
+from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
+from freshet_serving.processor.sessions.scatter import Scatter, Share
+from freshet_serving.processor.versions.once import UserOnce
+from freshet_serving.processor.versions.replica import Replica, State
+from freshet_serving.processor.watching.sketch import Block, note_batch, note_scores
+from freshet_serving.processor.watching.stats import SessionStats
 
 log = logging.getLogger("freshet.sessions")
 

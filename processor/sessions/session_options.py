@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
-from processor.options import between, one_of, option
+from freshet_serving.processor.options import between, one_of, option
 
 Policy = Literal["shared", "round-robin", "mod", "least-loaded"]
 Compute = Literal["threads", "inline"]

@@ -21,18 +21,18 @@ from pathlib import Path
 
 import numpy as np
 
-from processor.clock import Clock
-from processor.columns import Column, nbytes_of
-from processor.errors import FreshetError
-from processor.features.plan import BoundRequest
-from processor.sessions.aside import MAX_ROWS, SETTLE_S, Aside
-from processor.sessions.placement import Groups
-from processor.sessions.request import Done, Outputs, PredictReply, PredictRequest, Work
-from processor.sessions.session import Session
-from processor.versions.control import SHADOW_READER
-from processor.versions.replica import Replica
-from processor.watching.sketch import Block, Sketch
-from processor.watching.stats import Compared
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.columns import Column, nbytes_of
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.sessions.aside import MAX_ROWS, SETTLE_S, Aside
+from freshet_serving.processor.sessions.placement import Groups
+from freshet_serving.processor.sessions.request import Done, Outputs, PredictReply, PredictRequest, Work
+from freshet_serving.processor.sessions.session import Session
+from freshet_serving.processor.versions.control import SHADOW_READER
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.watching.sketch import Block, Sketch
+from freshet_serving.processor.watching.stats import Compared
 
 MAX_QUEUED = 256
 PATIENCE_S, POLL_S = 0.1, 0.002

@@ -33,17 +33,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from processor.clock import Clock
-from processor.columns import Column, nbytes_of
-from processor.errors import Expired, FreshetError
-from processor.features.plan import BoundRequest, address
-from processor.sessions.aside import MAX_ROWS, SETTLE_S, Aside
-from processor.sessions.request import Done, Outputs, PredictReply, PredictRequest, Work
-from processor.sessions.session import Session
-from processor.versions.control import TRIAL_READER
-from processor.versions.replica import Replica
-from processor.watching.judge import Evidence
-from processor.watching.sketch import Block, Sketch, first_lost
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.columns import Column, nbytes_of
+from freshet_serving.processor.errors import Expired, FreshetError
+from freshet_serving.processor.features.plan import BoundRequest, address
+from freshet_serving.processor.sessions.aside import MAX_ROWS, SETTLE_S, Aside
+from freshet_serving.processor.sessions.request import Done, Outputs, PredictReply, PredictRequest, Work
+from freshet_serving.processor.sessions.session import Session
+from freshet_serving.processor.versions.control import TRIAL_READER
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.watching.judge import Evidence
+from freshet_serving.processor.watching.sketch import Block, Sketch, first_lost
 
 Pair = tuple[Replica, Replica]
 """A canary and its baseline."""

@@ -12,7 +12,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import TooLarge
+from freshet_serving.processor.errors import TooLarge
 
 Int64s = NDArray[np.int64]
 

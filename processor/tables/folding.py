@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.chain.chain_record import sha256
-from processor.chain.contents import Contents, TableChanges, narrowed
-from processor.chain.history import Link
-from processor.chain.ledger import Ledger
-from processor.errors import NotReady
-from processor.package.atomic import fsync_folder
-from processor.package.manifest import File, TableEntry
-from processor.package.tensors import crc32, map_file, write_tensors
-from processor.package.version import DENSE, SNAPSHOTS, SnapshotList, VersionReader, table_file
-from processor.tables.table import packed_stored
+from freshet_serving.processor.chain.chain_record import sha256
+from freshet_serving.processor.chain.contents import Contents, TableChanges, narrowed
+from freshet_serving.processor.chain.history import Link
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.package.atomic import fsync_folder
+from freshet_serving.processor.package.manifest import File, TableEntry
+from freshet_serving.processor.package.tensors import crc32, map_file, write_tensors
+from freshet_serving.processor.package.version import DENSE, SNAPSHOTS, SnapshotList, VersionReader, table_file
+from freshet_serving.processor.tables.table import packed_stored
 
 SNAPSHOT_LIST = "snapshot.json"
 MET_ONCE = 1

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput
-from processor.kernels import conversion
-from processor.package.rowtypes import ROW_TYPES, all_below
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels import conversion
+from freshet_serving.processor.package.rowtypes import ROW_TYPES, all_below
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput
-from processor.kernels import rows as row_kernels
-from processor.memory import ScratchFile, advise
-from processor.package.manifest import TableEntry
-from processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels import rows as row_kernels
+from freshet_serving.processor.memory import ScratchFile, advise
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
 
 # Records are whole multiples of 8 bytes, so segments are whole pages.
 SEGMENT_RECORDS = 1 << 14

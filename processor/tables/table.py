@@ -38,17 +38,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput, Corrupt, TooLarge
-from processor.kernels import index as hash_index
-from processor.kernels import rows as row_kernels
-from processor.memory import advise, pieces, private_copy, reserve
-from processor.package.delta import TableDelta
-from processor.package.manifest import TableEntry
-from processor.package.rowtypes import ROW_TYPES, all_below
-from processor.package.tensors import ALIGNMENT
-from processor.tables.arena import Slots
-from processor.tables.quantise import quantise
-from processor.tables.tier import Tally, Tier, tier_fields
+from freshet_serving.processor.errors import BadInput, Corrupt, TooLarge
+from freshet_serving.processor.kernels import index as hash_index
+from freshet_serving.processor.kernels import rows as row_kernels
+from freshet_serving.processor.memory import advise, pieces, private_copy, reserve
+from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.rowtypes import ROW_TYPES, all_below
+from freshet_serving.processor.package.tensors import ALIGNMENT
+from freshet_serving.processor.tables.arena import Slots
+from freshet_serving.processor.tables.quantise import quantise
+from freshet_serving.processor.tables.tier import Tally, Tier, tier_fields
 
 MIN_ARENA_SLOTS = 1 << 26
 MAX_REFS = 2**31 - 1

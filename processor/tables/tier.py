@@ -43,13 +43,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernels import movement as tiers
-from processor.kernels import rows as row_kernels
-from processor.memory import advise, reserve
-from processor.package.manifest import TableEntry
-from processor.package.rowtypes import ROW_TYPES
-from processor.tables.arena import Slots
-from processor.tables.row_log import SEGMENT_RECORDS, Log, record_nbytes
+from freshet_serving.processor.kernels import movement as tiers
+from freshet_serving.processor.kernels import rows as row_kernels
+from freshet_serving.processor.memory import advise, reserve
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.tables.arena import Slots
+from freshet_serving.processor.tables.row_log import SEGMENT_RECORDS, Log, record_nbytes
 
 MOVES = 1024
 NOTES = 4096

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 
-from processor.chain.chain_record import HOLD, MAX_REASON, RELEASE, ROLLBACK
-from processor.chain.history import History
-from processor.generation import Generation
+from freshet_serving.processor.chain.chain_record import HOLD, MAX_REASON, RELEASE, ROLLBACK
+from freshet_serving.processor.chain.history import History
+from freshet_serving.processor.generation import Generation
 
 LOOK_SHARE = 20
 AUTOMATIC = "automatic: "

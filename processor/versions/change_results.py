@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from processor.generation import Generation
+from freshet_serving.processor.generation import Generation
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.generation import Generation
-from processor.kernels.fences import exchange
-from processor.memory import reserve
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.kernels.fences import exchange
+from freshet_serving.processor.memory import reserve
 
 IDLE = np.iinfo(np.int64).max
 HEADER, ENTRIES, ENTRY = 8, 64, 5

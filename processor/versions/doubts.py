@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from processor.errors import FreshetError
+from freshet_serving.processor.errors import FreshetError
 
 
 class Doubts:

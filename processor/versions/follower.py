@@ -40,22 +40,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from processor.chain.bare_delta import Arrivals, BareDelta
-from processor.chain.chain_record import RELEASE, REPAIR, ROLLBACK
-from processor.chain.history import History, Link
-from processor.chain.ledger import Ledger
-from processor.chain.patrol import Identity, identity_of
-from processor.clock import Clock
-from processor.errors import Conflict, Diverged, FreshetError, NotReady
-from processor.generation import Generation, Position
-from processor.package.delta import SUFFIX, Delta
-from processor.package.delta_run import DeltaRun
-from processor.package.version import MANIFEST
-from processor.versions.automatic_release import AUTOMATIC, BY_GUARD, ReleaseLooks, held_reason, set_by_guard
-from processor.versions.probation import GATED, RUN, OutOfLine, Probation, entry_of
-from processor.versions.served_version import Change, ServedVersion
-from processor.watching.delta_log import DeltaEntry
-from processor.watching.stats import (
+from freshet_serving.processor.chain.bare_delta import Arrivals, BareDelta
+from freshet_serving.processor.chain.chain_record import RELEASE, REPAIR, ROLLBACK
+from freshet_serving.processor.chain.history import History, Link
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.patrol import Identity, identity_of
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, NotReady
+from freshet_serving.processor.generation import Generation, Position
+from freshet_serving.processor.package.delta import SUFFIX, Delta
+from freshet_serving.processor.package.delta_run import DeltaRun
+from freshet_serving.processor.package.version import MANIFEST
+from freshet_serving.processor.versions.automatic_release import (
+    AUTOMATIC,
+    BY_GUARD,
+    ReleaseLooks,
+    held_reason,
+    set_by_guard,
+)
+from freshet_serving.processor.versions.probation import GATED, RUN, OutOfLine, Probation, entry_of
+from freshet_serving.processor.versions.served_version import Change, ServedVersion
+from freshet_serving.processor.watching.delta_log import DeltaEntry
+from freshet_serving.processor.watching.stats import (
     CURRENT,
     DAMAGED,
     DIVERGED,

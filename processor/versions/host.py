@@ -25,32 +25,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.clock import Clock
-from processor.errors import BadInput, FreshetError, NotReady
-from processor.generation import Generation
-from processor.package.mapped_file import CHANGES, SIZES
-from processor.package.repository import FolderWatch, Repository, listed
-from processor.package.version import VersionReader
-from processor.standing_thread import StandingThread
-from processor.tables.budgets import Budgets
-from processor.tables.remote.reader import RemoteStats, RemoteTables
-from processor.versions.change_results import Applied, RolledBack
-from processor.versions.lock_watch import LONG_S
-from processor.versions.model import ServedModel
-from processor.versions.policy import ModelPolicy
-from processor.versions.refusals import Refusal, report
-from processor.versions.replica import Replicas
-from processor.versions.rounds import Rounds
-from processor.versions.routes import VersionStatus, find
-from processor.versions.served_version import ServedVersion
-from processor.versions.staleness import Staleness, find_stale
-from processor.watching.aftermath import LabelSums, TakeBack
-from processor.watching.delta_guard import ON, DeltaBounds
-from processor.watching.judge import Evidence, Judge
-from processor.watching.keeper import Keeper
-from processor.watching.sketch import Sketch
-from processor.watching.stats import DIVERGED, WAITING, Compared, GroupStats
-from processor.watching.trend import Trend
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.mapped_file import CHANGES, SIZES
+from freshet_serving.processor.package.repository import FolderWatch, Repository, listed
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.standing_thread import StandingThread
+from freshet_serving.processor.tables.budgets import Budgets
+from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
+from freshet_serving.processor.versions.change_results import Applied, RolledBack
+from freshet_serving.processor.versions.lock_watch import LONG_S
+from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.refusals import Refusal, report
+from freshet_serving.processor.versions.replica import Replicas
+from freshet_serving.processor.versions.rounds import Rounds
+from freshet_serving.processor.versions.routes import VersionStatus, find
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.versions.staleness import Staleness, find_stale
+from freshet_serving.processor.watching.aftermath import LabelSums, TakeBack
+from freshet_serving.processor.watching.delta_guard import ON, DeltaBounds
+from freshet_serving.processor.watching.judge import Evidence, Judge
+from freshet_serving.processor.watching.keeper import Keeper
+from freshet_serving.processor.watching.sketch import Sketch
+from freshet_serving.processor.watching.stats import DIVERGED, WAITING, Compared, GroupStats
+from freshet_serving.processor.watching.trend import Trend
 
 log = logging.getLogger("freshet.host")
 

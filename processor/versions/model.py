@@ -24,36 +24,36 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from processor.chain.chain_record import MAX_REASON, delta_digest, root_hash, sha256
-from processor.chain.history import Link
-from processor.chain.ledger import KeptDelta, Ledger
-from processor.chain.snapshots import open_snapshot
-from processor.clock import Clock
-from processor.errors import Conflict, Corrupt, Diverged, FreshetError, KeyWanted, NotFound, NotReady
-from processor.generation import Generation
-from processor.package.delta import Delta, DeltaBytes, parse_delta, read_delta_file
-from processor.package.mapped_file import is_written_to
-from processor.package.repository import FolderWatch, Repository, check_name, listed
-from processor.package.trust_memory import check_downgrade, newest_trusted
-from processor.package.version import SNAPSHOTS, VersionReader
-from processor.versions.automatic_release import held_reason
-from processor.versions.change_results import Applied, RolledBack
-from processor.versions.doubts import Doubts
-from processor.versions.follower import Follower, OutOfReach
-from processor.versions.lock_watch import LockWatch
-from processor.versions.policy import ModelPolicy
-from processor.versions.probation import OutOfLine, Probation, Vigilance
-from processor.versions.refusals import Refusal, Refusals, load_error
-from processor.versions.rejection import publish_anew, sound_behind
-from processor.versions.replica import Replicas
-from processor.versions.routed_model import RoutedModel
-from processor.versions.routes import AVAILABLE, END, LOADING, VersionStatus, without
-from processor.versions.served_version import TORN, ServedVersion
-from processor.versions.timeline import timeline
-from processor.watching.aftermath import LabelSums, TakeBack
-from processor.watching.delta_guard import OFF
-from processor.watching.sketch import Sketch
-from processor.watching.stats import DIVERGED, ChainStatus
+from freshet_serving.processor.chain.chain_record import MAX_REASON, delta_digest, root_hash, sha256
+from freshet_serving.processor.chain.history import Link
+from freshet_serving.processor.chain.ledger import KeptDelta, Ledger
+from freshet_serving.processor.chain.snapshots import open_snapshot
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import Conflict, Corrupt, Diverged, FreshetError, KeyWanted, NotFound, NotReady
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.delta import Delta, DeltaBytes, parse_delta, read_delta_file
+from freshet_serving.processor.package.mapped_file import is_written_to
+from freshet_serving.processor.package.repository import FolderWatch, Repository, check_name, listed
+from freshet_serving.processor.package.trust_memory import check_downgrade, newest_trusted
+from freshet_serving.processor.package.version import SNAPSHOTS, VersionReader
+from freshet_serving.processor.versions.automatic_release import held_reason
+from freshet_serving.processor.versions.change_results import Applied, RolledBack
+from freshet_serving.processor.versions.doubts import Doubts
+from freshet_serving.processor.versions.follower import Follower, OutOfReach
+from freshet_serving.processor.versions.lock_watch import LockWatch
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.probation import OutOfLine, Probation, Vigilance
+from freshet_serving.processor.versions.refusals import Refusal, Refusals, load_error
+from freshet_serving.processor.versions.rejection import publish_anew, sound_behind
+from freshet_serving.processor.versions.replica import Replicas
+from freshet_serving.processor.versions.routed_model import RoutedModel
+from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, VersionStatus, without
+from freshet_serving.processor.versions.served_version import TORN, ServedVersion
+from freshet_serving.processor.versions.timeline import timeline
+from freshet_serving.processor.watching.aftermath import LabelSums, TakeBack
+from freshet_serving.processor.watching.delta_guard import OFF
+from freshet_serving.processor.watching.sketch import Sketch
+from freshet_serving.processor.watching.stats import DIVERGED, ChainStatus
 
 log = logging.getLogger("freshet.model")
 

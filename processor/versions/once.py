@@ -13,10 +13,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.cost import CostTable
-from processor.features.plan import SparsePlan
-from processor.package.manifest import CANDIDATE, USER, WHOLE
-from processor.package.roles import Division, RolePart, lend
+from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package.manifest import CANDIDATE, USER, WHOLE
+from freshet_serving.processor.package.roles import Division, RolePart, lend
 
 # Less than this is not worth a run more: it is what filling and starting one costs.
 WORTH = 0.97

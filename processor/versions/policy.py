@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from processor.errors import BadInput, json_kind
-from processor.package.manifest import NAME
-from processor.versions.traffic import Split
-from processor.watching.delta_guard import DeltaBounds
-from processor.watching.judge import Bounds
+from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.package.manifest import NAME
+from freshet_serving.processor.versions.traffic import Split
+from freshet_serving.processor.watching.delta_guard import DeltaBounds
+from freshet_serving.processor.watching.judge import Bounds
 
 LATEST = re.compile(r"latest:([1-9][0-9]{0,5})")
 MAX_VERSIONS, MAX_LABELS = 1000, 64

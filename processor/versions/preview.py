@@ -29,12 +29,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Executable, Matrix
-from processor.backends.buffers import Buffers
-from processor.clock import Clock
-from processor.columns import Column
-from processor.features.plan import BoundRequest, SparsePlan, Unfit
-from processor.watching.delta_figures import LEAST_ROWS, Figure, score_figures
+from freshet_serving.processor.backends.base import Executable, Matrix
+from freshet_serving.processor.backends.buffers import Buffers
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.features.plan import BoundRequest, SparsePlan, Unfit
+from freshet_serving.processor.watching.delta_figures import LEAST_ROWS, Figure, score_figures
 
 REFRESH_S = 300.0
 ROWS_OF_ONE, IDS_OF_ONE = 8, 16384

@@ -28,20 +28,20 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.clock import Clock
-from processor.errors import Conflict
-from processor.package.delta import Delta
-from processor.tables.remote.remote_table import RemoteTable
-from processor.versions.preview import Previewed
-from processor.versions.served_version import Change, ServedVersion
-from processor.watching.aftermath import Aftermath
-from processor.watching.delta_figures import Figure, delta_figures, longest_row
-from processor.watching.delta_guard import OF_SCORES, OFF, STRICT, DeltaBounds, DeltaGuard, is_quiet
-from processor.watching.delta_log import IN_LINE, OUT_OF_LINE, REPLAYED, UNJUDGED, DeltaEntry, DeltaLog
-from processor.watching.drift import Drift
-from processor.watching.histogram import SHORT_S, Histogram
-from processor.watching.judge import Verdict
-from processor.watching.row_lengths import RowLengths
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.package.delta import Delta
+from freshet_serving.processor.tables.remote.remote_table import RemoteTable
+from freshet_serving.processor.versions.preview import Previewed
+from freshet_serving.processor.versions.served_version import Change, ServedVersion
+from freshet_serving.processor.watching.aftermath import Aftermath
+from freshet_serving.processor.watching.delta_figures import Figure, delta_figures, longest_row
+from freshet_serving.processor.watching.delta_guard import OF_SCORES, OFF, STRICT, DeltaBounds, DeltaGuard, is_quiet
+from freshet_serving.processor.watching.delta_log import IN_LINE, OUT_OF_LINE, REPLAYED, UNJUDGED, DeltaEntry, DeltaLog
+from freshet_serving.processor.watching.drift import Drift
+from freshet_serving.processor.watching.histogram import SHORT_S, Histogram
+from freshet_serving.processor.watching.judge import Verdict
+from freshet_serving.processor.watching.row_lengths import RowLengths
 
 log = logging.getLogger("freshet.probation")
 

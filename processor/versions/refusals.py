@@ -19,11 +19,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from processor.chain.chain_record import CHAIN
-from processor.chain.patrol import Identity, identity_of
-from processor.clock import Clock
-from processor.errors import FreshetError, shortage
-from processor.package.version import DELTAS, MANIFEST, SNAPSHOTS
+from freshet_serving.processor.chain.chain_record import CHAIN
+from freshet_serving.processor.chain.patrol import Identity, identity_of
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import FreshetError, shortage
+from freshet_serving.processor.package.version import DELTAS, MANIFEST, SNAPSHOTS
 
 LOOK_S = 1.0
 FIRST_WAIT_S, MOST_WAIT_S = 0.1, 10.0

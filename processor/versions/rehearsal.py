@@ -12,10 +12,10 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Executable
-from processor.backends.buffers import Buffers
-from processor.features.plan import BoundRequest, SparsePlan, Unfit
-from processor.tables.remote.reader import RemoteReader
+from freshet_serving.processor.backends.base import Executable
+from freshet_serving.processor.backends.buffers import Buffers
+from freshet_serving.processor.features.plan import BoundRequest, SparsePlan, Unfit
+from freshet_serving.processor.tables.remote.reader import RemoteReader
 
 
 def rehearse(

@@ -22,10 +22,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.chain.history import Link
-from processor.chain.ledger import Ledger
-from processor.errors import FreshetError
-from processor.package.delta import Delta
+from freshet_serving.processor.chain.history import Link
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.package.delta import Delta
 
 
 def sound_behind(ledger: Ledger, gate: Link) -> list[Delta]:

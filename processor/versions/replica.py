@@ -30,27 +30,27 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.base import Executable, Program
-from processor.backends.buffers import Buffers, Ends
-from processor.backends.cost import CostTable
-from processor.backends.cuda import allocator
-from processor.backends.opening import Package, open_programs
-from processor.clock import Clock
-from processor.columns import Column
-from processor.cores import on
-from processor.features.plan import BoundRequest, SparsePlan, Unfit, blank_inputs
-from processor.features.stage import load_stage
-from processor.generation import Generation
-from processor.memory import advise
-from processor.package.manifest import WHOLE, Manifest
-from processor.package.roles import division
-from processor.package.warmup import WARMUP, parse_warmup
-from processor.tables.remote.reader import RemoteTables
-from processor.tables.table import descriptor, descriptors
-from processor.versions.control import PREVIEW_READER, ControlWords, Pins
-from processor.versions.once import UserOnce
-from processor.versions.preview import Preview, Previewed, Shown
-from processor.versions.rehearsal import rehearse
+from freshet_serving.processor.backends.base import Executable, Program
+from freshet_serving.processor.backends.buffers import Buffers, Ends
+from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.backends.cuda import allocator
+from freshet_serving.processor.backends.opening import Package, open_programs
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.cores import on
+from freshet_serving.processor.features.plan import BoundRequest, SparsePlan, Unfit, blank_inputs
+from freshet_serving.processor.features.stage import load_stage
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.memory import advise
+from freshet_serving.processor.package.manifest import WHOLE, Manifest
+from freshet_serving.processor.package.roles import division
+from freshet_serving.processor.package.warmup import WARMUP, parse_warmup
+from freshet_serving.processor.tables.remote.reader import RemoteTables
+from freshet_serving.processor.tables.table import descriptor, descriptors
+from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
+from freshet_serving.processor.versions.once import UserOnce
+from freshet_serving.processor.versions.preview import Preview, Previewed, Shown
+from freshet_serving.processor.versions.rehearsal import rehearse
 
 log = logging.getLogger("freshet.replica")
 

@@ -23,8 +23,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from processor.errors import NotReady
-from processor.standing_thread import COME_S, spawn
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.standing_thread import COME_S, spawn
 
 MOST_SLOW = 8
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import xxhash
 
-from processor.clock import Clock
-from processor.errors import BadInput, FreshetError, KeyWanted, NotFound, NotReady
-from processor.package.repository import Repository
-from processor.versions.policy import ModelPolicy
-from processor.versions.routes import Routes, VersionStatus
-from processor.versions.served_version import ServedVersion
-from processor.versions.traffic import Out, Split, Traffic
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import BadInput, FreshetError, KeyWanted, NotFound, NotReady
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.routes import Routes, VersionStatus
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.versions.traffic import Out, Split, Traffic
 
 log = logging.getLogger("freshet.model")
 

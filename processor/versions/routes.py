@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from processor.errors import NotReady, UnknownVersion, nearest
-from processor.package.manifest import Manifest
-from processor.package.repository import listed, unknown_model
-from processor.versions.traffic import Router, Traffic, new_turns
+from freshet_serving.processor.errors import NotReady, UnknownVersion, nearest
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.repository import listed, unknown_model
+from freshet_serving.processor.versions.traffic import Router, Traffic, new_turns
 
 LOADING, AVAILABLE, END = "LOADING", "AVAILABLE", "END"
 

@@ -53,24 +53,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.opening import executable_files
-from processor.chain.chain_record import delta_digest, root_digest
-from processor.clock import Clock
-from processor.errors import NotReady
-from processor.generation import Generation, Position
-from processor.memory import gather
-from processor.package.delta import Delta
-from processor.package.manifest import Manifest, TableEntry
-from processor.package.mapped_file import SIZES
-from processor.package.version import DENSE, VersionReader, table_file
-from processor.standing_thread import Errand, StandingThread
-from processor.tables.budgets import Budgets
-from processor.tables.remote.remote_table import RemoteTable
-from processor.tables.table import RowVersions, ServedTable
-from processor.versions.control import ControlWords, Entry
-from processor.versions.preview import Previewed
-from processor.versions.replica import Arrays, Dense, Frame, Replicas
-from processor.watching.histogram import LONG_S, SHORT_S, Histogram
+from freshet_serving.processor.backends.opening import executable_files
+from freshet_serving.processor.chain.chain_record import delta_digest, root_digest
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.generation import Generation, Position
+from freshet_serving.processor.memory import gather
+from freshet_serving.processor.package.delta import Delta
+from freshet_serving.processor.package.manifest import Manifest, TableEntry
+from freshet_serving.processor.package.mapped_file import SIZES
+from freshet_serving.processor.package.version import DENSE, VersionReader, table_file
+from freshet_serving.processor.standing_thread import Errand, StandingThread
+from freshet_serving.processor.tables.budgets import Budgets
+from freshet_serving.processor.tables.remote.remote_table import RemoteTable
+from freshet_serving.processor.tables.table import RowVersions, ServedTable
+from freshet_serving.processor.versions.control import ControlWords, Entry
+from freshet_serving.processor.versions.preview import Previewed
+from freshet_serving.processor.versions.replica import Arrays, Dense, Frame, Replicas
+from freshet_serving.processor.watching.histogram import LONG_S, SHORT_S, Histogram
 
 FIRST_LOOK_S, LAST_LOOK_S, LOOK_PART = 0.0001, 0.002, 1 / 8
 GRACE_TIMEOUT_S = 60.0

@@ -11,13 +11,13 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from processor.chain.chain_record import DELTA, ChainRecord
-from processor.chain.history import History, Link
-from processor.errors import FreshetError
-from processor.package.delta import rows_of_file
-from processor.versions.follower import Follower
-from processor.versions.served_version import ServedVersion
-from processor.watching.delta_log import DeltaEntry, score_shift
+from freshet_serving.processor.chain.chain_record import DELTA, ChainRecord
+from freshet_serving.processor.chain.history import History, Link
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.package.delta import rows_of_file
+from freshet_serving.processor.versions.follower import Follower
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.watching.delta_log import DeltaEntry, score_shift
 
 MOST, MOST_READ = 500, 100
 STATES = SERVED, CURRENT, UNDONE, WAITS = "served", "current", "undone", "waits"

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 
 import xxhash
 
-from processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput
 
 BUCKETS = 1 << 32
 MAX_TARGETS = 16

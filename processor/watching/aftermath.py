@@ -17,11 +17,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from processor.errors import BadInput
-from processor.generation import Generation
-from processor.watching.delta_guard import DeltaBounds
-from processor.watching.judge import Verdict, weigh
-from processor.watching.sketch import Sketch
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.watching.delta_guard import DeltaBounds
+from freshet_serving.processor.watching.judge import Verdict, weigh
+from freshet_serving.processor.watching.sketch import Sketch
 
 LEAST_LABELS, MOST_LABELS = 50, 1e6
 SURE = 4.0

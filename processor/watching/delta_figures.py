@@ -38,7 +38,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.package.delta import Delta
+from freshet_serving.processor.package.delta import Delta
 
 Float32s = NDArray[np.float32]
 RowsBefore = Callable[[str, NDArray[np.int64]], tuple[NDArray[np.bool_], Float32s]]

@@ -46,9 +46,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from processor.errors import BadInput, json_kind
-from processor.watching.delta_figures import EVIDENCE, LEAST_ROWS, PLACES, SIGNED, Figure
-from processor.watching.judge import Bounds, Verdict
+from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.watching.delta_figures import EVIDENCE, LEAST_ROWS, PLACES, SIGNED, Figure
+from freshet_serving.processor.watching.judge import Bounds, Verdict
 
 MODES = OFF, ON, STRICT = "off", "on", "strict"
 HALF_LIFE = 700

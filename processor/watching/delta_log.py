@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from processor.watching.delta_figures import Figure
+from freshet_serving.processor.watching.delta_figures import Figure
 
 MOST_ENTRIES = 512
 VERDICTS = IN_LINE, OUT_OF_LINE, UNJUDGED, REPLAYED = "in line", "out of line", "not judged", "replayed"

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from processor.errors import BadInput, json_kind
-from processor.watching.sketch import Sketch
+from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.watching.sketch import Sketch
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernels import counting as k
-from processor.kernels.counting import first_lost, note_batch, note_scores
+from freshet_serving.processor.kernels import counting as k
+from freshet_serving.processor.kernels.counting import first_lost, note_batch, note_scores
 
 __all__ = ["Block", "Scores", "Sketch", "first_lost", "note_batch", "note_scores"]
 

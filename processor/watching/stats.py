@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from processor.generation import Generation
-from processor.tables.remote.reader import RemoteStats
-from processor.tables.tier import Tally
-from processor.watching.histogram import Histogram
-from processor.watching.sketch import Scores, Sketch
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.tables.remote.reader import RemoteStats
+from freshet_serving.processor.tables.tier import Tally
+from freshet_serving.processor.watching.histogram import Histogram
+from freshet_serving.processor.watching.sketch import Scores, Sketch
 
 CHAIN_STATES = CURRENT, WAITING, HELD, DIVERGED = "CURRENT", "WAITING", "HELD", "DIVERGED"
 """Of a version against its chain (processor.versions.follower)."""

@@ -6,8 +6,8 @@ reference is what the generation before scored: generations that come too fast t
 
 from __future__ import annotations
 
-from processor.generation import Generation
-from processor.watching.sketch import Scores, Sketch
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.watching.sketch import Scores, Sketch
 
 WINDOW_S = 60.0
 MIN_SCORES = 1000

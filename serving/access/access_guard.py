@@ -12,11 +12,11 @@ was let in stays in.
 
 from __future__ import annotations
 
-from processor.clock import Clock, SystemClock
-from processor.errors import FreshetError, Overloaded
-from serving.access.key_file import ApiKey, ApiKeys, AskLimits
-from serving.access.meters import Meters, Slots
-from serving.access.scopes import OPEN
+from freshet_serving.processor.clock import Clock, SystemClock
+from freshet_serving.processor.errors import FreshetError, Overloaded
+from freshet_serving.serving.access.key_file import ApiKey, ApiKeys, AskLimits
+from freshet_serving.serving.access.meters import Meters, Slots
+from freshet_serving.serving.access.scopes import OPEN
 
 # Whoever has too much in flight hears of it when something may have ended.
 IN_FLIGHT_RETRY_S = 1.0

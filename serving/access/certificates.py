@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput
 
 
 class Certificates(NamedTuple):

@@ -26,12 +26,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.clock import SystemClock
-from processor.errors import BadInput
-from serving.access.access_guard import AccessGuard
-from serving.access.certificates import Certificates
-from serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private, read_public
-from serving.access.meters import Meters
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.access.access_guard import AccessGuard
+from freshet_serving.serving.access.certificates import Certificates
+from freshet_serving.serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private, read_public
+from freshet_serving.serving.access.meters import Meters
 
 log = logging.getLogger("freshet.credentials")
 

@@ -38,11 +38,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from processor.errors import BadInput, Conflict, Corrupt, NotFound, json_kind, printable
-from processor.package.atomic import atomic_file
-from processor.package.regular_file import read_file
-from serving.access.meters import Slots, slots_of
-from serving.access.scopes import ADMIN_READ, ADMIN_WRITE, SCOPES
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound, json_kind, printable
+from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package.regular_file import read_file
+from freshet_serving.serving.access.meters import Slots, slots_of
+from freshet_serving.serving.access.scopes import ADMIN_READ, ADMIN_WRITE, SCOPES
 
 PREFIX = "freshet_"
 KEY_NBYTES = 32

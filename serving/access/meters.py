@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.clock import Clock
-from processor.memory import reserve
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.memory import reserve
 
 SLOTS, ROWS = 1 << 15, 2
 SECRET_NBYTES = 64

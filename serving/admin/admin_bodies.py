@@ -9,10 +9,10 @@ from fastapi import Path, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from processor.errors import BadInput
-from serving.admin.validation import validated
-from serving.codecs.wire import Bound, dump_json, header_int
-from serving.http.asgi import MAX_LENGTH_HEADER
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.admin.validation import validated
+from freshet_serving.serving.codecs.wire import Bound, dump_json, header_int
+from freshet_serving.serving.http.asgi import MAX_LENGTH_HEADER
 
 MAX_JSON_NBYTES = 64 << 10
 

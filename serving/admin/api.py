@@ -17,11 +17,11 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from processor.errors import FreshetError
-from processor.generation import Generation
-from processor.watching.aftermath import LabelSums
-from serving.access.access_guard import AccessGuard
-from serving.admin.admin_bodies import (
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.watching.aftermath import LabelSums
+from freshet_serving.serving.access.access_guard import AccessGuard
+from freshet_serving.serving.admin.admin_bodies import (
     Name,
     Version,
     documented,
@@ -29,26 +29,26 @@ from serving.admin.admin_bodies import (
     read_json,
     read_whole,
 )
-from serving.admin.audit_trail import AuditTrail
-from serving.admin.authorization import Authorization
-from serving.admin.console_files import ConsoleFiles
-from serving.admin.example_requests import ExampleRequests
-from serving.admin.explain_route import MAX_EXPLAIN_NBYTES, Explained, ExplainSettings, Explanations
-from serving.admin.live_stream import LiveStreams
-from serving.admin.model_views import ModelViews
-from serving.admin.try_call import TryCalls
-from serving.admin.validation import Strict, first_problem
-from serving.codecs.wire import dump_json, show
-from serving.http.asgi import error_body, error_reply
-from serving.http.pages import PAGE_HEADERS, reference
-from serving.lifecycle import Availability
-from serving.loading.priority import BULK_NBYTES
-from serving.telemetry.live_samples import LiveSamples
-from serving.telemetry.metrics import Metrics
+from freshet_serving.serving.admin.audit_trail import AuditTrail
+from freshet_serving.serving.admin.authorization import Authorization
+from freshet_serving.serving.admin.console_files import ConsoleFiles
+from freshet_serving.serving.admin.example_requests import ExampleRequests
+from freshet_serving.serving.admin.explain_route import MAX_EXPLAIN_NBYTES, Explained, ExplainSettings, Explanations
+from freshet_serving.serving.admin.live_stream import LiveStreams
+from freshet_serving.serving.admin.model_views import ModelViews
+from freshet_serving.serving.admin.try_call import TryCalls
+from freshet_serving.serving.admin.validation import Strict, first_problem
+from freshet_serving.serving.codecs.wire import dump_json, show
+from freshet_serving.serving.http.asgi import error_body, error_reply
+from freshet_serving.serving.http.pages import PAGE_HEADERS, reference
+from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.loading.priority import BULK_NBYTES
+from freshet_serving.serving.telemetry.live_samples import LiveSamples
+from freshet_serving.serving.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from processor.versions.change_results import RolledBack
-    from processor.versions.host import ModelHost
+    from freshet_serving.processor.versions.change_results import RolledBack
+    from freshet_serving.processor.versions.host import ModelHost
 
 MAX_DELTA_NBYTES = 4 << 30
 UPLOAD = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}

@@ -16,10 +16,10 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from processor.errors import FreshetError
-from serving.admin.admin_bodies import json_reply
-from serving.admin.authorization import KEY_NAME
-from serving.codecs.wire import show
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.serving.admin.admin_bodies import json_reply
+from freshet_serving.serving.admin.authorization import KEY_NAME
+from freshet_serving.serving.codecs.wire import show
 
 log = logging.getLogger("freshet.admin")
 

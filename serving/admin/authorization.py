@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from processor.errors import FreshetError
-from serving.access.access_guard import AccessGuard, Forbidden, Visit
-from serving.access.scopes import OPEN, admin_scope
-from serving.http import sites
-from serving.http.asgi import Receive, Scope, Send, error_reply, reply
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.serving.access.access_guard import AccessGuard, Forbidden, Visit
+from freshet_serving.serving.access.scopes import OPEN, admin_scope
+from freshet_serving.serving.http import sites
+from freshet_serving.serving.http.asgi import Receive, Scope, Send, error_reply, reply
 
 READS = ("GET", "HEAD")
 KEY_NAME = "freshet.key"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from processor.errors import NotFound
+from freshet_serving.processor.errors import NotFound
 
 INDEX = "index.html"
 FILES = (
@@ -61,7 +61,7 @@ class ConsoleFiles:
     """The files of the page, in memory."""
 
     def __init__(self) -> None:
-        folder = resources.files("serving.admin").joinpath("console")
+        folder = resources.files("freshet_serving.serving.admin").joinpath("console")
         self._files = {name: _file(name, folder.joinpath(name).read_bytes()) for name in (INDEX, *FILES)}
 
     def add_to(self, app: FastAPI) -> None:

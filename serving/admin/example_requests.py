@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from processor.columns import Column, Ragged, Strings
-from processor.errors import FreshetError
-from processor.package.manifest import Input, Manifest
-from processor.package.warmup import WARMUP, parse_warmup
-from processor.versions.served_version import ServedVersion
-from serving.front.example_text import MOST_ROWS, texts
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package.warmup import WARMUP, parse_warmup
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.serving.front.example_text import MOST_ROWS, texts
 
 MAX_WARMUP_NBYTES = 16 << 20
 RECORDED, ASKED, WARM, MADE_UP = "recorded", "asked lately", "warm-up", "made up"
@@ -72,7 +72,7 @@ class ExampleRequests:
         files = [path for path in Path(self._recordings).glob("*.parquet") if path.name.startswith(manifest.model)]
         if not files:
             return None
-        from serving.telemetry.recorder import read_requests
+        from freshet_serving.serving.telemetry.recorder import read_requests
 
         newest = max(files, key=lambda path: path.stat().st_mtime_ns)
         return read_requests(str(newest), manifest.model, manifest.inputs, 1)[0]

@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
-from processor.chain.chain_record import DELTA, ROLLBACK
-from processor.columns import Column
-from processor.errors import BadInput, Conflict, NotFound, Overloaded
-from processor.explaining.explanation import Explainer, Question
-from processor.explaining.scoring_process import ScoringProcess
-from processor.extras import needed
-from processor.features.limits import DEFAULTS, RequestLimits
-from processor.generation import Generation
-from processor.versions.routes import find
-from processor.versions.timeline import MOST, UNDONE
-from serving.admin.validation import Strict, validated
-from serving.codecs import tfs_rest
-from serving.codecs.wire import load_json
+from freshet_serving.processor.chain.chain_record import DELTA, ROLLBACK
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput, Conflict, NotFound, Overloaded
+from freshet_serving.processor.explaining.explanation import Explainer, Question
+from freshet_serving.processor.explaining.scoring_process import ScoringProcess
+from freshet_serving.processor.extras import needed
+from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.versions.routes import find
+from freshet_serving.processor.versions.timeline import MOST, UNDONE
+from freshet_serving.serving.admin.validation import Strict, validated
+from freshet_serving.serving.codecs import tfs_rest
+from freshet_serving.serving.codecs.wire import load_json
 
 if TYPE_CHECKING:
-    from processor.versions.host import ModelHost
-    from processor.versions.model import ServedModel
-    from processor.versions.served_version import ServedVersion
-    from serving.telemetry.recorded_request import RecordedRequest
+    from freshet_serving.processor.versions.host import ModelHost
+    from freshet_serving.processor.versions.model import ServedModel
+    from freshet_serving.processor.versions.served_version import ServedVersion
+    from freshet_serving.serving.telemetry.recorded_request import RecordedRequest
 
 MAX_EXPLAIN_NBYTES = 4 << 20
 WAITING = 4
@@ -146,7 +146,7 @@ class Explanations:
                 "request_id: this server records no requests; start it with --record FOLDER --record-share 1"
             )
         with needed("request_id", "record"):
-            from serving.telemetry.recorded_request import find_recorded
+            from freshet_serving.serving.telemetry.recorded_request import find_recorded
         found = find_recorded(self._settings.recordings, model, request_id)
         if found is None:
             raise NotFound(

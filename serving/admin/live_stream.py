@@ -16,9 +16,9 @@ from fastapi import FastAPI
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from processor.errors import Overloaded
-from serving.http.asgi import error_reply, reply
-from serving.telemetry.live_samples import LiveSample, LiveSamples
+from freshet_serving.processor.errors import Overloaded
+from freshet_serving.serving.http.asgi import error_reply, reply
+from freshet_serving.serving.telemetry.live_samples import LiveSample, LiveSamples
 
 MOST_STREAMS = 16
 SEND_S = 10.0

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import FastAPI, Query
 from fastapi.responses import Response
 
-from processor.overview import describe_tables, describe_trials
-from processor.versions.routes import find
-from processor.versions.timeline import MOST
-from serving.admin.admin_bodies import Name, json_reply
-from serving.admin.example_requests import ExampleRequests
-from serving.lifecycle import Availability
+from freshet_serving.processor.overview import describe_tables, describe_trials
+from freshet_serving.processor.versions.routes import find
+from freshet_serving.processor.versions.timeline import MOST
+from freshet_serving.serving.admin.admin_bodies import Name, json_reply
+from freshet_serving.serving.admin.example_requests import ExampleRequests
+from freshet_serving.serving.lifecycle import Availability
 
 if TYPE_CHECKING:
-    from processor.versions.host import ModelHost
+    from freshet_serving.processor.versions.host import ModelHost
 
 Loaded = Annotated[int | None, Query(gt=0, lt=2**63, description="Of which version; by default what stands for it.")]
 Most = Annotated[int, Query(gt=0, le=MOST, description="How many records.")]

@@ -20,8 +20,8 @@ import orjson
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
 
-from processor.errors import BadInput, NotReady, Overloaded, TooLarge
-from serving.admin.admin_bodies import Name, read_whole
+from freshet_serving.processor.errors import BadInput, NotReady, Overloaded, TooLarge
+from freshet_serving.serving.admin.admin_bodies import Name, read_whole
 
 MOST_CALLS = 2
 MAX_BODY_NBYTES, MAX_REPLY_NBYTES = 1 << 20, 8 << 20

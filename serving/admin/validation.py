@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from processor.errors import BadInput, json_kind, nearest
+from freshet_serving.processor.errors import BadInput, json_kind, nearest
 
 
 class Strict(BaseModel):

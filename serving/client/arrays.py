@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput
 
 Values = Any
 """An array, a (nested) sequence, one value, or Ragged."""

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput, FreshetError
-from processor.extras import needed
-from serving.client.arrays import Values, of_user, tensors
-from serving.client.prediction import AsyncTransport, ClientCall, Prediction, Transport
-from serving.client.retry import Attempts, Retry
-from serving.client.trust import Trust
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.extras import needed
+from freshet_serving.serving.client.arrays import Values, of_user, tensors
+from freshet_serving.serving.client.prediction import AsyncTransport, ClientCall, Prediction, Transport
+from freshet_serving.serving.client.retry import Attempts, Retry
+from freshet_serving.serving.client.trust import Trust
 
 SCHEMES = ("http", "https", "grpc", "grpcs")
 
@@ -50,11 +50,11 @@ class Client:
         self._transport: Transport
         if scheme.startswith("http"):
             with needed("a client over HTTP"):
-                from serving.client.http_transport import HttpTransport
+                from freshet_serving.serving.client.http_transport import HttpTransport
 
             self._transport = HttpTransport(address, connections, _context(scheme, trust))
         else:
-            from serving.client.grpc_transport import RpcTransport
+            from freshet_serving.serving.client.grpc_transport import RpcTransport
 
             self._transport = RpcTransport(target, _credentials(scheme, trust))
 
@@ -137,11 +137,11 @@ class AsyncClient:
         self._transport: AsyncTransport
         if scheme.startswith("http"):
             with needed("a client over HTTP"):
-                from serving.client.http_transport import AsyncHttpTransport
+                from freshet_serving.serving.client.http_transport import AsyncHttpTransport
 
             self._transport = AsyncHttpTransport(address, connections, _context(scheme, trust))
         else:
-            from serving.client.grpc_transport import AsyncRpcTransport
+            from freshet_serving.serving.client.grpc_transport import AsyncRpcTransport
 
             self._transport = AsyncRpcTransport(target, _credentials(scheme, trust))
 

@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from processor.errors import FreshetError, Overloaded, TooLarge
-from serving.client.prediction import ERRORS, ClientCall, Prediction, error_of, output
-from serving.client.retry import Lost
-from serving.codecs.messages import message
+from freshet_serving.processor.errors import FreshetError, Overloaded, TooLarge
+from freshet_serving.serving.client.prediction import ERRORS, ClientCall, Prediction, error_of, output
+from freshet_serving.serving.client.retry import Lost
+from freshet_serving.serving.codecs.messages import message
 
 SERVICE = "/inference.GRPCInferenceService/"
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]

@@ -11,9 +11,9 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from processor.errors import Expired, FreshetError
-from serving.client.prediction import ClientCall, Prediction, error_of, output
-from serving.client.retry import Lost
+from freshet_serving.processor.errors import Expired, FreshetError
+from freshet_serving.serving.client.prediction import ClientCall, Prediction, error_of, output
+from freshet_serving.serving.client.retry import Lost
 
 HEADER_LENGTH = "inference-header-content-length"
 READY_PATH = "/v2/health/ready"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import (
+from freshet_serving.processor.errors import (
     BadInput,
     Conflict,
     Expired,
@@ -18,7 +18,7 @@ from processor.errors import (
     Overloaded,
     TooLarge,
 )
-from serving.client.arrays import RequestTensor
+from freshet_serving.serving.client.arrays import RequestTensor
 
 MAX_MESSAGE_CHARACTERS = 1000
 DTYPES = {

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from processor.errors import Expired, FreshetError, NotReady, Overloaded
+from freshet_serving.processor.errors import Expired, FreshetError, NotReady, Overloaded
 
 
 class Lost(FreshetError):

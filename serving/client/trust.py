@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Strings
-from processor.errors import BadInput
-from processor.kernels.length_prefixed import PREFIX_NBYTES, strip_lengths
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels.length_prefixed import PREFIX_NBYTES, strip_lengths
 
 
 def decode_bytes(source: NDArray[np.uint8], count: int, name: str) -> Strings:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput, json_kind
-from processor.features.limits import Extent
-from processor.package.manifest import Input, Manifest
-from serving.codecs.json_columns import is_base64, numbers, strings
-from serving.codecs.tensor_types import declared
-from serving.codecs.wire import show
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.features.limits import Extent
+from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.serving.codecs.json_columns import is_base64, numbers, strings
+from freshet_serving.serving.codecs.tensor_types import declared
+from freshet_serving.serving.codecs.wire import show
 
 Values = Sequence[Any]
 """int, float or bytes, all of one type."""

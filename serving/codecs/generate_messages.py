@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 # Module -> folder of the sources.
 TARGETS = {
     "serving/codecs/proto_files.py": "serving/codecs/protos",

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column, Ragged, Strings
-from processor.errors import BadInput, json_kind
-from processor.features.limits import Extent
-from processor.kernels.boolean_letters import has_boolean_letters
-from processor.kernels.json_text import INFINITE, MEANT, NOT_A_NUMBER
-from processor.package.manifest import Input
-from serving.codecs.tensor_types import declared, row_of, within
-from serving.codecs.wire import Body
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.features.limits import Extent
+from freshet_serving.processor.kernels.boolean_letters import has_boolean_letters
+from freshet_serving.processor.kernels.json_text import INFINITE, MEANT, NOT_A_NUMBER
+from freshet_serving.processor.package.manifest import Input
+from freshet_serving.serving.codecs.tensor_types import declared, row_of, within
+from freshet_serving.serving.codecs.wire import Body
 
 FORMATS = {"int64": "q", "float32": "f"}
 INT64 = range(-(2**63), 2**63)

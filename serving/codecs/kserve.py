@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column
-from processor.errors import BadInput
-from processor.features.limits import DEFAULTS, RequestLimits
-from processor.package.manifest import Manifest
-from serving.codecs import wire
-from serving.codecs.kserve_header import DTYPES, Header, Memory, WantedOutput, columns, read_header
-from serving.codecs.tensor_types import datatype_of, declared
-from serving.codecs.wire import (
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.serving.codecs import wire
+from freshet_serving.serving.codecs.kserve_header import DTYPES, Header, Memory, WantedOutput, columns, read_header
+from freshet_serving.serving.codecs.tensor_types import datatype_of, declared
+from freshet_serving.serving.codecs.wire import (
     MAX_DIGITS,
     Body,
     Bound,

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column, Packed, Place, Places, Ragged, Strings
-from processor.errors import BadInput, json_kind
-from processor.features.limits import DEFAULTS, Extent, RequestLimits
-from processor.package.manifest import MAX_RANK, Input, Manifest
-from serving.codecs.bytes_tensor import decode_bytes
-from serving.codecs.json_columns import numbers, strings
-from serving.codecs.tensor_types import ALL, BY_DATATYPE, converted, declared, fits, row_of, takes
-from serving.codecs.wire import MAX_TIMEOUT_S, Body, show
+from freshet_serving.processor.columns import Column, Packed, Place, Places, Ragged, Strings
+from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.features.limits import DEFAULTS, Extent, RequestLimits
+from freshet_serving.processor.package.manifest import MAX_RANK, Input, Manifest
+from freshet_serving.serving.codecs.bytes_tensor import decode_bytes
+from freshet_serving.serving.codecs.json_columns import numbers, strings
+from freshet_serving.serving.codecs.tensor_types import ALL, BY_DATATYPE, converted, declared, fits, row_of, takes
+from freshet_serving.serving.codecs.wire import MAX_TIMEOUT_S, Body, show
 
 DATATYPES = {"int64": "INT64", "float32": "FP32", "string": "BYTES"}
 DTYPES: dict[str, np.dtype[Any]] = {

@@ -15,17 +15,17 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from processor.columns import Column, Packed
-from processor.eas.message_tree import MessageTree
-from processor.errors import BadInput
-from processor.features.limits import DEFAULTS, RequestLimits
-from processor.package.manifest import MAX_RANK, Manifest
-from serving.codecs.kserve import into_span
-from serving.codecs.kserve_header import Memory, TypedContents, WantedOutput, columns, read_header
-from serving.codecs.messages import message
-from serving.codecs.templates import Hole, Templates, cut, fields, filler
-from serving.codecs.tensor_types import ALL, datatype_of
-from serving.codecs.wire import show
+from freshet_serving.processor.columns import Column, Packed
+from freshet_serving.processor.eas.message_tree import MessageTree
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
+from freshet_serving.processor.package.manifest import MAX_RANK, Manifest
+from freshet_serving.serving.codecs.kserve import into_span
+from freshet_serving.serving.codecs.kserve_header import Memory, TypedContents, WantedOutput, columns, read_header
+from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.codecs.templates import Hole, Templates, cut, fields, filler
+from freshet_serving.serving.codecs.tensor_types import ALL, datatype_of
+from freshet_serving.serving.codecs.wire import show
 
 RAW_INPUT_CONTENTS = 7
 CONTENTS = {t.datatype: (t.contents, None if t.dtype is None else t.dtype.type) for t in ALL if t.contents}

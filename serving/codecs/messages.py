@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from serving.codecs.proto_files import FILES
+from freshet_serving.serving.codecs.proto_files import FILES
 
 POOL = DescriptorPool()
 for _file in FILES:

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
-from processor.columns import Place, Places
-from processor.package.manifest import Manifest
+from freshet_serving.processor.columns import Place, Places
+from freshet_serving.processor.package.manifest import Manifest
 
 MAX_KEPT = 512
 MAX_ALIKE = 8

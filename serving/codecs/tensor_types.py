@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput
-from processor.package.manifest import Input, Manifest, Output
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Input, Manifest, Output
 
 
 class TensorType(NamedTuple):

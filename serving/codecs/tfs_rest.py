@@ -11,13 +11,13 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.columns import Column
-from processor.errors import BadInput, json_kind
-from processor.features.limits import DEFAULTS, Extent, RequestLimits
-from processor.package.manifest import Input, Manifest
-from serving.codecs import examples
-from serving.codecs.json_columns import column, has_booleans, is_base64
-from serving.codecs.wire import (
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.features.limits import DEFAULTS, Extent, RequestLimits
+from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.serving.codecs import examples
+from freshet_serving.serving.codecs.json_columns import column, has_booleans, is_base64
+from freshet_serving.serving.codecs.wire import (
     SIGNATURE,
     Body,
     Headers,

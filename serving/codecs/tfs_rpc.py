@@ -21,17 +21,26 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from processor.columns import Column, Packed, Place, Ragged, Strings
-from processor.eas.message_tree import MessageTree
-from processor.errors import BadInput, TooLarge
-from processor.features.limits import DEFAULTS, Extent, RequestLimits
-from processor.package.manifest import MAX_RANK, Input, Manifest
-from serving.codecs.kserve_header import ROW_SPLITS
-from serving.codecs.messages import message
-from serving.codecs.templates import Hole, Templates, cut, fields, filler
-from serving.codecs.tensor_types import BY_NAME, BY_NUMBER, TensorType, converted, declared, fits, row_of, takes
-from serving.codecs.tfs_rest import check_signature
-from serving.codecs.wire import SIGNATURE, show
+from freshet_serving.processor.columns import Column, Packed, Place, Ragged, Strings
+from freshet_serving.processor.eas.message_tree import MessageTree
+from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features.limits import DEFAULTS, Extent, RequestLimits
+from freshet_serving.processor.package.manifest import MAX_RANK, Input, Manifest
+from freshet_serving.serving.codecs.kserve_header import ROW_SPLITS
+from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.codecs.templates import Hole, Templates, cut, fields, filler
+from freshet_serving.serving.codecs.tensor_types import (
+    BY_NAME,
+    BY_NUMBER,
+    TensorType,
+    converted,
+    declared,
+    fits,
+    row_of,
+    takes,
+)
+from freshet_serving.serving.codecs.tfs_rest import check_signature
+from freshet_serving.serving.codecs.wire import SIGNATURE, show
 
 INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
 # More names of a request are not read, in messages as in requests.

@@ -15,9 +15,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from processor.errors import NO_MEMORY, BadInput, FreshetError, NotReady, TooLarge, json_kind
-from processor.features.limits import DEFAULTS, FREE_NBYTES, RequestLimits
-from processor.kernels.json_text import HOLDER, count_nodes, spell_out
+from freshet_serving.processor.errors import NO_MEMORY, BadInput, FreshetError, NotReady, TooLarge, json_kind
+from freshet_serving.processor.features.limits import DEFAULTS, FREE_NBYTES, RequestLimits
+from freshet_serving.processor.kernels.json_text import HOLDER, count_nodes, spell_out
 
 MAX_TIMEOUT_S = 3600.0
 # Below that a compressed reply is no shorter in packets.

@@ -14,8 +14,8 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
-from processor.errors import BadInput, FreshetError, NotReady
-from serving.client.trust import Trust
+from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
+from freshet_serving.serving.client.trust import Trust
 
 MAX_REPLY_NBYTES = 16 << 20
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from serving.admin.api import create_admin
-from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import Metrics
+from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.metrics import Metrics
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "admin.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "admin.md"
 INTRODUCTION = """# The admin port
 
 Made by `make docs-reference` of the document that the port itself answers with, at `/admin/openapi.json`. The port is

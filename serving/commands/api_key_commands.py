@@ -30,7 +30,7 @@ def key_create(
     concurrency: ConcurrencyOption = 0,
 ) -> None:
     """Makes a key and prints it, this once: the file holds its SHA-256. Servers take it within a second or two."""
-    from serving.access.key_file import AskLimits, changing
+    from freshet_serving.serving.access.key_file import AskLimits, changing
 
     until_s = _until_s(expires)
     with changing(keys) as held:
@@ -41,7 +41,7 @@ def key_create(
 @key_app.command("list")
 def key_list(keys: FileOption = Path("api-keys.toml")) -> None:
     """Prints the keys of a file, a line each."""
-    from serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private
+    from freshet_serving.serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private
 
     found = ApiKeys.parse(read_private(keys, "keys", MAX_FILE_NBYTES))
     for key in found.keys:
@@ -57,7 +57,7 @@ def key_revoke(
     name: Annotated[str, typer.Argument(help="The key's name.")], keys: FileOption = Path("api-keys.toml")
 ) -> None:
     """Takes a key out of the file. Servers refuse it within a second or two; requests in flight are answered."""
-    from serving.access.key_file import changing
+    from freshet_serving.serving.access.key_file import changing
 
     with changing(keys) as held:
         held[0] = held[0].without(name)
@@ -69,7 +69,7 @@ def key_address(
     keys: FileOption = Path("api-keys.toml"), rate: RateOption = 0.0, concurrency: ConcurrencyOption = 0
 ) -> None:
     """Limits what one client address may ask, whatever key it brings, and how fast it can guess keys."""
-    from serving.access.key_file import ApiKeys, AskLimits, changing
+    from freshet_serving.serving.access.key_file import ApiKeys, AskLimits, changing
 
     with changing(keys) as held:
         held[0] = ApiKeys.parse(ApiKeys(held[0].keys, AskLimits(rate, concurrency)).text().encode())
@@ -78,7 +78,7 @@ def key_address(
 
 def _until_s(text: str) -> float:
     """Unix time; raises BadInput."""
-    from processor.errors import BadInput
+    from freshet_serving.processor.errors import BadInput
 
     if not text:
         return math.inf

@@ -10,27 +10,27 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from processor.errors import FreshetError, printable
-from processor.extras import wanted
-from serving.commands.api_key_commands import key_app
-from serving.commands.compile_command import compile_command
-from serving.commands.convert_command import convert
-from serving.commands.delta_commands import delta_app
-from serving.commands.demo import demo
-from serving.commands.evaluate_command import evaluate
-from serving.commands.explain_command import explain
-from serving.commands.fleet_command import fleet
-from serving.commands.import_command import import_command
-from serving.commands.inspection import inspect
-from serving.commands.join_command import join
-from serving.commands.key_commands import keys_app
-from serving.commands.recording_commands import recordings_app
-from serving.commands.repository_commands import repository_app
-from serving.commands.row_store import tables_app
-from serving.commands.serve_command import package_version, serve
-from serving.commands.train_command import bench_app, train
-from serving.commands.usage_errors import usage_line
-from serving.commands.vectors_command import vectors
+from freshet_serving.processor.errors import FreshetError, printable
+from freshet_serving.processor.extras import wanted
+from freshet_serving.serving.commands.api_key_commands import key_app
+from freshet_serving.serving.commands.compile_command import compile_command
+from freshet_serving.serving.commands.convert_command import convert
+from freshet_serving.serving.commands.delta_commands import delta_app
+from freshet_serving.serving.commands.demo import demo
+from freshet_serving.serving.commands.evaluate_command import evaluate
+from freshet_serving.serving.commands.explain_command import explain
+from freshet_serving.serving.commands.fleet_command import fleet
+from freshet_serving.serving.commands.import_command import import_command
+from freshet_serving.serving.commands.inspection import inspect
+from freshet_serving.serving.commands.join_command import join
+from freshet_serving.serving.commands.key_commands import keys_app
+from freshet_serving.serving.commands.recording_commands import recordings_app
+from freshet_serving.serving.commands.repository_commands import repository_app
+from freshet_serving.serving.commands.row_store import tables_app
+from freshet_serving.serving.commands.serve_command import package_version, serve
+from freshet_serving.serving.commands.train_command import bench_app, train
+from freshet_serving.serving.commands.usage_errors import usage_line
+from freshet_serving.serving.commands.vectors_command import vectors
 
 
 def _tell_version(wanted: bool) -> None:

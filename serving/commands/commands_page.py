@@ -8,9 +8,9 @@ from typing import Any
 
 import typer.main
 
-from serving.commands.cli import app
+from freshet_serving.serving.commands.cli import app
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md"
 INTRODUCTION = """# Commands
 
 Made by `make docs-reference` of the commands themselves; `freshet COMMAND --help` says the same. Whatever a command

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from compiler.progress import bars, output
-from processor.errors import BadInput
-from serving.commands.completion import models
-from serving.commands.key_commands import KeyOption
+from freshet_serving.compiler.progress import bars, output
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.commands.completion import models
+from freshet_serving.serving.commands.key_commands import KeyOption
 
 
 def compile_command(
@@ -55,9 +55,9 @@ def compile_command(
 
     A running server takes the result when it next loads the version.
     """
-    from compiler.building.calibrate import Tolerance
-    from compiler.recompiling.recompile import CompileOptions, compile_version, find_version
-    from processor.package.keyring import Keyring
+    from freshet_serving.compiler.building.calibrate import Tolerance
+    from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version, find_version
+    from freshet_serving.processor.package.keyring import Keyring
 
     options = CompileOptions(
         backends=tuple(b.strip() for b in (backends or "").split(",") if b.strip()),
@@ -78,11 +78,11 @@ def compile_command(
     with bars(console) as reporter:
         done = compile_version(found.folder, options, reporter, found.place, Keyring.of_writer(key))
     if report:
-        from compiler.recompiling.compile_report import print_report
+        from freshet_serving.compiler.recompiling.compile_report import print_report
 
         print_report(done, console)
     else:
-        from compiler.building.calibrate import variant_name
+        from freshet_serving.compiler.building.calibrate import variant_name
 
         for line in (*done.skipped, *done.calibration.refused, *done.told):
             console.print(line, markup=False, soft_wrap=not console.is_terminal)
@@ -92,7 +92,7 @@ def compile_command(
 
 
 def _precision(text: str) -> str:
-    from compiler.building.calibrate import AUTO
+    from freshet_serving.compiler.building.calibrate import AUTO
 
     known = (AUTO, "float32", "bfloat16", "int8")
     if text not in known:

@@ -13,14 +13,14 @@ from itertools import islice
 
 import typer
 
-from processor.errors import FreshetError, NotFound
+from freshet_serving.processor.errors import FreshetError, NotFound
 
 REPOSITORY = "FRESHET_REPOSITORY"
 
 
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of models that begin so."""
-    from processor.mirror.repositories import open_repository
+    from freshet_serving.processor.mirror.repositories import open_repository
 
     try:
         return [name for name in open_repository(_folder(ctx)).models() if name.startswith(incomplete)]
@@ -30,9 +30,9 @@ def models(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def generations(ctx: typer.Context, incomplete: str) -> list[str]:
     """Generations of the model's newest version that begin so and can be gone back to, newest first."""
-    from processor.chain.ledger import Ledger
-    from processor.generation import UNDO_DEPTH
-    from processor.mirror.repositories import open_repository
+    from freshet_serving.processor.chain.ledger import Ledger
+    from freshet_serving.processor.generation import UNDO_DEPTH
+    from freshet_serving.processor.mirror.repositories import open_repository
 
     try:
         version = open_repository(_folder(ctx)).version(ctx.params.get("model") or "")

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compiler.progress import bars
-from processor.errors import BadInput
+from freshet_serving.compiler.progress import bars
+from freshet_serving.processor.errors import BadInput
 
 
 def convert(
@@ -23,11 +23,11 @@ def convert(
     ] = None,
 ) -> None:
     """Writes the rows that a training file reads as one Parquet file, and prints the sections that read them there."""
-    from models.config.feature_sections import read_features
-    from models.config.train_config import load_config
-    from models.data.formats import TEXTS
-    from models.data.open_data import default_features, open_source
-    from models.data.parquet_copy import copy_to_parquet
+    from freshet_serving.models.config.feature_sections import read_features
+    from freshet_serving.models.config.train_config import load_config
+    from freshet_serving.models.data.formats import TEXTS
+    from freshet_serving.models.data.open_data import default_features, open_source
+    from freshet_serving.models.data.parquet_copy import copy_to_parquet
 
     settings = load_config(config, overrides or ())
     if out.resolve().is_relative_to(folder := Path(settings.data.path).resolve()) and folder.is_dir():

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.commands.completion import generations, models
-from serving.commands.key_commands import KeyOption
+from freshet_serving.serving.commands.completion import generations, models
+from freshet_serving.serving.commands.key_commands import KeyOption
 
 delta_app = typer.Typer(help="List, apply, fold and roll back deltas.", no_args_is_help=True)
 
@@ -35,7 +35,7 @@ def delta_list(
     ] = None,
 ) -> None:
     """Lists a version's chain, record by record: deltas verified, rollbacks, what was undone, what waits and why."""
-    from serving.commands.inspection import describe_deltas
+    from freshet_serving.serving.commands.inspection import describe_deltas
 
     describe_deltas(repository, model, version, trust)
 
@@ -53,8 +53,8 @@ def delta_apply(
     admin_token: TokenOption = "",
 ) -> None:
     """Applies one delta on a running server and waits until it is served."""
-    from processor.errors import BadInput, FreshetError, NotReady, nearest_file
-    from serving.commands.admin_client import AdminClient, quoted
+    from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, nearest_file
+    from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     route, server = f"/admin/models/{quoted(model)}/deltas", AdminClient(admin, admin_token)
     if on_server:
@@ -86,11 +86,11 @@ def delta_compact(
     """Folds a version's deltas into a snapshot, beside running servers: whoever starts reads it instead of them."""
     from rich.console import Console
 
-    from compiler.progress import bars
-    from processor.chain.ledger import Ledger
-    from processor.mirror.repositories import open_repository
-    from processor.package.keyring import Keyring
-    from processor.tables.folding import fold
+    from freshet_serving.compiler.progress import bars
+    from freshet_serving.processor.chain.ledger import Ledger
+    from freshet_serving.processor.mirror.repositories import open_repository
+    from freshet_serving.processor.package.keyring import Keyring
+    from freshet_serving.processor.tables.folding import fold
 
     files = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
     ledger = Ledger.of(files)
@@ -118,11 +118,11 @@ def delta_repair(
 ) -> None:
     """Shows what ends a version's chain, a record that no server takes, and cuts it there with --yes, by a record of
     its own. Nothing is removed, a sound record is never cut. Ends with 1 where something is damaged and was not cut."""
-    from processor.chain.damage import find_damage, repair
-    from processor.chain.ledger import Ledger
-    from processor.errors import printable
-    from processor.mirror.repositories import open_repository
-    from processor.package.keyring import Keyring
+    from freshet_serving.processor.chain.damage import find_damage, repair
+    from freshet_serving.processor.chain.ledger import Ledger
+    from freshet_serving.processor.errors import printable
+    from freshet_serving.processor.mirror.repositories import open_repository
+    from freshet_serving.processor.package.keyring import Keyring
 
     keyring = Keyring.of_writer(key, trust or ())
     ledger = Ledger(open_repository(repository).with_keys(keyring).version(model, version))
@@ -161,7 +161,7 @@ def delta_rollback(
     admin_token: TokenOption = "",
 ) -> None:
     """Goes back to an earlier generation, on every server of the repository."""
-    from serving.commands.admin_client import AdminClient, quoted
+    from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     route = f"/admin/models/{quoted(model)}/rollback"
     reached: dict[str, Any] = AdminClient(admin, admin_token).send_json(
@@ -200,7 +200,7 @@ def delta_reject(
 
 
 def _decide(what: str, model: str, version: int | None, reason: str, admin: str, admin_token: str) -> dict[str, Any]:
-    from serving.commands.admin_client import AdminClient, quoted
+    from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     body = {"version": version, "reason": reason}
     decided: dict[str, Any] = AdminClient(admin, admin_token).send_json(
@@ -223,11 +223,11 @@ def delta_make(
     key: KeyOption = "",
 ) -> None:
     """Publishes the difference between a retrained model and what is served, as one delta."""
-    from compiler.imports.importer import ImportOptions
-    from compiler.imports.reexport import read_export
-    from models.publishing.publisher import Publisher
-    from processor.mirror.repositories import open_repository
-    from serving.commands.import_command import groups
+    from freshet_serving.compiler.imports.importer import ImportOptions
+    from freshet_serving.compiler.imports.reexport import read_export
+    from freshet_serving.models.publishing.publisher import Publisher
+    from freshet_serving.processor.mirror.repositories import open_repository
+    from freshet_serving.serving.commands.import_command import groups
 
     opened = open_repository(repository).version(model, version)
     options = ImportOptions(signature, groups(ragged, "--ragged"), groups(sparse, "--sparse"))

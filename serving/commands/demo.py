@@ -27,14 +27,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput, NotReady
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput, NotReady
 
 if TYPE_CHECKING:
-    from models.config.train_config import TrainConfig
-    from models.data.source import Batch, Source
-    from models.evaluation.quality import Scored
-    from processor.columns import Column
+    from freshet_serving.models.config.train_config import TrainConfig
+    from freshet_serving.models.data.source import Batch, Source
+    from freshet_serving.models.evaluation.quality import Scored
+    from freshet_serving.processor.columns import Column
 
 WINDOW_EVENTS = 20_000
 READY_TIMEOUT_S = 120.0
@@ -67,11 +67,11 @@ def demo(
 
 def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
     """The model and stream to show: MovieLens, Criteo, or the synthetic stream when `data` is empty."""
-    from models.config.train_config import parse_config
-    from models.data.formats import format_of
-    from models.data.open_data import default_features, open_source
-    from models.data.synthetic import SyntheticSource
-    from models.data.synthetic import default_features as synthetic_features
+    from freshet_serving.models.config.train_config import parse_config
+    from freshet_serving.models.data.formats import format_of
+    from freshet_serving.models.data.open_data import default_features, open_source
+    from freshet_serving.models.data.synthetic import SyntheticSource
+    from freshet_serving.models.data.synthetic import default_features as synthetic_features
 
     publish: dict[str, Any] = {"repository": str(repository), "full_rows": 200_000, "delta_rows": 2000}
     model = {"name": "ctr", "hidden": [256, 128]}
@@ -93,7 +93,7 @@ def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
 
 
 def _scored() -> Scored:
-    from models.evaluation.quality import Scored
+    from freshet_serving.models.evaluation.quality import Scored
 
     return Scored()
 
@@ -133,8 +133,8 @@ class Demo:
         self.figures = ViewFigures()
 
     def run(self, exit_after_s: float) -> None:
-        from compiler.progress import bars
-        from models.training.loop import TrainingRun
+        from freshet_serving.compiler.progress import bars
+        from freshet_serving.models.training.loop import TrainingRun
 
         console, publish = self._console, self._config.publish
         with bars(console) as reporter:
@@ -187,7 +187,7 @@ class Demo:
 
     def _score(self, batch: Batch) -> None:
         """Scores a batch by the server and by the frozen version, before the trainer learns it."""
-        from processor.engine import PredictRequest
+        from freshet_serving.processor.engine import PredictRequest
 
         body = json.dumps({"inputs": {name: as_json(c) for name, c in batch.columns.items()}}).encode()
         self.figures.generation, outputs = self._predict(body)
@@ -214,7 +214,7 @@ class Demo:
 
     def _freeze(self) -> None:
         """A processor over a copy of the version without deltas: the model that stays as it is."""
-        from processor.engine import Processor, ProcessorConfig
+        from freshet_serving.processor.engine import Processor, ProcessorConfig
 
         name = self._config.model.name
         shutil.copytree(self._folder / "repository" / name / "1", self._folder / "frozen" / name / "1")
@@ -247,7 +247,7 @@ class Demo:
         self._probe = bodies[0].encode()
         path = self._folder / "traffic.json"
         path.write_text(json.dumps({"path": f"/v1/models/{self._config.model.name}:predict", "bodies": bodies}))
-        command = [sys.executable, "-P", "-m", "serving.commands.demo_traffic", self._http, str(path)]
+        command = [sys.executable, "-P", "-m", "freshet_serving.serving.commands.demo_traffic", self._http, str(path)]
         self._traffic = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._children.append(self._traffic)
 

@@ -1,7 +1,7 @@
 """The demo's traffic: one keep-alive connection that sends request after request and reports once a second.
 
-python -m serving.commands.demo_traffic URL FILE: FILE is JSON {"path": ..., "bodies": [...]}. Each line of output is
-JSON: requests_per_s, p50_ms, p99_ms, failed, of the last second.
+`python -m freshet_serving.serving.commands.demo_traffic URL FILE`: FILE is JSON {"path": ..., "bodies": [...]}. Each
+line of output is JSON: requests_per_s, p50_ms, p99_ms, failed, of the last second.
 """
 
 from __future__ import annotations

@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from compiler.progress import bars, output
-from processor.errors import BadInput
-from processor.generation import Generation
-from serving.commands.completion import models
+from freshet_serving.compiler.progress import bars, output
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.generation import Generation
+from freshet_serving.serving.commands.completion import models
 
 if TYPE_CHECKING:
-    from models.config.evaluate_section import EvaluateConfig
-    from models.data.formats import DataConfig
+    from freshet_serving.models.config.evaluate_section import EvaluateConfig
+    from freshet_serving.models.data.formats import DataConfig
 
 SHOWN = ("rows", "auc", "log_loss", "predicted", "observed")
 
@@ -49,14 +49,14 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """Scores rows as a server at a generation would, and prints AUC, log-loss, calibration and slices."""
-    from models.config.evaluate_section import EvaluateConfig
-    from models.data.formats import DataConfig
+    from freshet_serving.models.config.evaluate_section import EvaluateConfig
+    from freshet_serving.models.data.formats import DataConfig
 
     wanted = Generation.parse(generation) if generation is not None else None
     if (model is None) == (config is None):
         raise BadInput("evaluate: a model of the repository, or --config with its training file wanted")
     if config is not None:
-        from models.config.train_config import load_config
+        from freshet_serving.models.config.train_config import load_config
 
         # "package.module:function" in model.arch may lie beside the configuration.
         sys.path.insert(0, str(config.resolve().parent))
@@ -87,11 +87,11 @@ def _score(
     rows: int,
     as_json: bool,
 ) -> None:
-    from models.config.evaluate_section import EvaluateConfig
-    from models.data.formats import label_names
-    from models.evaluation.evaluate import evaluate as run
-    from models.evaluation.evaluate import user_column
-    from models.evaluation.generation_scorer import GenerationScorer
+    from freshet_serving.models.config.evaluate_section import EvaluateConfig
+    from freshet_serving.models.data.formats import label_names
+    from freshet_serving.models.evaluation.evaluate import evaluate as run
+    from freshet_serving.models.evaluation.evaluate import user_column
+    from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 
     console = output(highlight=False)
     # The bar of a run whose output is read by a program goes where errors go.
@@ -115,7 +115,7 @@ def _score(
 
 def _format(path: str, usual: str) -> str:
     """The format of other rows than the training file's: what their name tells, else the file's own."""
-    from models.data.formats import STREAMS, format_of
+    from freshet_serving.models.data.formats import STREAMS, format_of
 
     try:
         return format_of(path)

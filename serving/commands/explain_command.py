@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from processor.errors import BadInput, nearest_file, printable
-from serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, TokenOption
+from freshet_serving.processor.errors import BadInput, nearest_file, printable
+from freshet_serving.serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, TokenOption
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +47,7 @@ def explain(
     admin_token: TokenOption = "",
 ) -> None:
     """Says what one score was made of: rows, where they come from, executable, timings, and what moved it."""
-    from serving.commands.admin_client import AdminClient, quoted
+    from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     if bool(request) == bool(request_id):
         raise BadInput("explain: either --request or --request-id wanted")
@@ -82,7 +82,7 @@ def show_explanation(answer: dict[str, Any]) -> None:
     """Prints an explanation: what it is of, what each feature has read, and what moved the score."""
     from rich.text import Text
 
-    from compiler.progress import output
+    from freshet_serving.compiler.progress import output
 
     console = output()
     sides = answer["sides"]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serving.commands.delta_commands import TokenOption
+from freshet_serving.serving.commands.delta_commands import TokenOption
 
 if TYPE_CHECKING:
-    from serving.commands.fleet_comparison import FleetReport, Line
+    from freshet_serving.serving.commands.fleet_comparison import FleetReport, Line
 
 HEADINGS = ("replica", "ready", "model", "generation", "digest", "behind", "stale", "state")
 RIGHT = ("behind", "stale")
@@ -46,8 +46,8 @@ def fleet(
     import threading
     import time
 
-    from processor.errors import BadInput
-    from serving.commands.orderly_end import end_gently
+    from freshet_serving.processor.errors import BadInput
+    from freshet_serving.serving.commands.orderly_end import end_gently
 
     if not replicas and not service:
         raise BadInput("fleet: admin ports, or --service HOST:PORT, wanted")
@@ -81,8 +81,8 @@ def _looker(
     """One look at the fleet; the service's addresses are asked for anew each time."""
     import asyncio
 
-    from serving.commands.fleet_comparison import Said, compare
-    from serving.commands.fleet_polling import AdminAddress, ask_all, check_token, resolve
+    from freshet_serving.serving.commands.fleet_comparison import Said, compare
+    from freshet_serving.serving.commands.fleet_polling import AdminAddress, ask_all, check_token, resolve
 
     check_token(token)
     given = [AdminAddress.parse(text) for text in dict.fromkeys(replicas)]

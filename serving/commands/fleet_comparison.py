@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from processor.errors import BadInput, printable
-from processor.watching.stats import CHAIN_STATES, DIVERGED, WAITING
+from freshet_serving.processor.errors import BadInput, printable
+from freshet_serving.processor.watching.stats import CHAIN_STATES, DIVERGED, WAITING
 
 MAX_MODELS, MAX_TEXT = 10_000, 200
 HIGHEST = 2**63

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from processor.errors import BadInput, FreshetError, printable
-from serving.commands.admin_client import admin_context
-from serving.commands.fleet_comparison import Said, read_report
+from freshet_serving.processor.errors import BadInput, FreshetError, printable
+from freshet_serving.serving.commands.admin_client import admin_context
+from freshet_serving.serving.commands.fleet_comparison import Said, read_report
 
 MAX_REPLY_NBYTES, MAX_HEAD_NBYTES = 4 << 20, 1 << 16
 AT_ONCE, MOST = 64, 1024

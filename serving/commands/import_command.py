@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from processor.errors import BadInput, nearest_file
-from serving.commands.key_commands import KeyOption
+from freshet_serving.processor.errors import BadInput, nearest_file
+from freshet_serving.serving.commands.key_commands import KeyOption
 
 RepositoryOption = Annotated[str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
 
@@ -39,9 +39,9 @@ def import_command(
     key: KeyOption = "",
 ) -> None:
     """Imports a TensorFlow SavedModel, a Keras or ONNX file: cuts, compiles and proves it, then commits a version."""
-    from compiler.imports.importer import ImportOptions, import_model
-    from compiler.imports.printing import lines
-    from processor.package.keyring import Keyring
+    from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+    from freshet_serving.compiler.imports.printing import lines
+    from freshet_serving.processor.package.keyring import Keyring
 
     together = groups(ragged, "--ragged"), groups(sparse, "--sparse")
     options = ImportOptions(signature, *together, _samples(samples), user=user or ())
@@ -55,8 +55,8 @@ def import_command(
 
 def draw(source: Path, out: Path | None, signature: str) -> None:
     """Prints how a package, or a model before it is imported, is cut; draws it into `out` (SVG) if given."""
-    from compiler.imports.drawing import svg
-    from compiler.imports.printing import lines, report_of
+    from freshet_serving.compiler.imports.drawing import svg
+    from freshet_serving.compiler.imports.printing import lines, report_of
 
     report = report_of(source, signature)
     console = Console()

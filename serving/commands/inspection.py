@@ -12,20 +12,20 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from compiler.progress import output
-from processor.chain.bare_delta import bare_deltas
-from processor.chain.chain_record import DELTA, REPAIR, ChainRecord
-from processor.chain.ledger import Ledger
-from processor.chain.resigning import check_version
-from processor.errors import BadInput, Diverged, FreshetError, NotFound, printable
-from processor.mirror.repositories import open_repository
-from processor.package.delta import Delta, read_delta
-from processor.package.keyring import Keyring
-from processor.package.manifest import WHOLE, ExecutableEntry, Input, Output
-from processor.package.repository import Repository
-from processor.package.version import DELTAS
-from serving.commands.completion import models
-from serving.commands.import_command import draw
+from freshet_serving.compiler.progress import output
+from freshet_serving.processor.chain.bare_delta import bare_deltas
+from freshet_serving.processor.chain.chain_record import DELTA, REPAIR, ChainRecord
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.resigning import check_version
+from freshet_serving.processor.errors import BadInput, Diverged, FreshetError, NotFound, printable
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.package.delta import Delta, read_delta
+from freshet_serving.processor.package.keyring import Keyring
+from freshet_serving.processor.package.manifest import WHOLE, ExecutableEntry, Input, Output
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import DELTAS
+from freshet_serving.serving.commands.completion import models
+from freshet_serving.serving.commands.import_command import draw
 
 
 def inspect(
@@ -62,7 +62,7 @@ def inspect(
         raise BadInput("repository: --repository wanted, or --graph")
     if tables:
         # Only now: it takes the training component's files.
-        from serving.commands.table_analysis import inspect_tables
+        from freshet_serving.serving.commands.table_analysis import inspect_tables
 
         if model is None:
             raise BadInput("--tables: the name of a model wanted")

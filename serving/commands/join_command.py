@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from processor.errors import FreshetError, NotReady
-from serving.commands.admin_client import AdminClient, quoted
-from serving.commands.orderly_end import end_gently
+from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.serving.commands.admin_client import AdminClient, quoted
+from freshet_serving.serving.commands.orderly_end import end_gently
 
 if TYPE_CHECKING:
-    from models.joining.join_run import JoinStanding, ScoreSums
+    from freshet_serving.models.joining.join_run import JoinStanding, ScoreSums
 
 TELL_TIMEOUT_S = 5.0
 SHOWN_WINDOWS = 12
@@ -57,10 +57,10 @@ def join(
     metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port is opened on.")] = "127.0.0.1",
 ) -> None:
     """Joins what was served with what came of it. Run again after a kill to go on."""
-    from models.joining.join_metrics import JoinMetrics
-    from models.joining.join_run import JoinRun
-    from models.joining.join_settings import JoinSettings
-    from models.runs.train_metrics import serve_metrics
+    from freshet_serving.models.joining.join_metrics import JoinMetrics
+    from freshet_serving.models.joining.join_run import JoinRun
+    from freshet_serving.models.joining.join_settings import JoinSettings
+    from freshet_serving.models.runs.train_metrics import serve_metrics
 
     settings = JoinSettings(
         recordings, outcomes, out, model, key, request_column, time_column, value_column, score, wait, late, lag, every,
@@ -116,8 +116,8 @@ def line(standing: JoinStanding, unix_s: float) -> str:
 
 def report(standing: JoinStanding, out: Path) -> Table:
     """What has become of everything, and the newest windows."""
-    from models.joining.join_run import WINDOWS
-    from models.joining.join_windows import newest_lines
+    from freshet_serving.models.joining.join_run import WINDOWS
+    from freshet_serving.models.joining.join_windows import newest_lines
 
     counts = standing.counts
     fates = {

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.completion import models
+from freshet_serving.serving.commands.completion import models
 
 keys_app = typer.Typer(help="Keys that sign what is served (docs/how-to/signing.md).", no_args_is_help=True)
 
@@ -20,7 +20,7 @@ def keys_new(
     out: Annotated[str, typer.Option(help="Where to: NAME.key, which is secret, and NAME.pub.")] = "freshet",
 ) -> None:
     """Makes a key: a private file that signs, and a public one that servers trust. Replaces none."""
-    from processor.package.signature import new_key
+    from freshet_serving.processor.package.signature import new_key
 
     private, public, key = new_key(out)
     print(f"key {key}: {private} signs and is secret; {public} is for --trust")
@@ -29,7 +29,7 @@ def keys_new(
 @keys_app.command("show")
 def keys_show(file: Annotated[Path, typer.Argument(help="A public key, or a private one.")]) -> None:
     """Prints a key's id, by which records and messages name it."""
-    from processor.package.signature import PublicKey
+    from freshet_serving.processor.package.signature import PublicKey
 
     print(PublicKey.read(file).id)
 
@@ -48,10 +48,10 @@ def keys_resign(
     version: Annotated[int | None, typer.Option(help="A version; all of them when left out.")] = None,
 ) -> None:
     """Signs versions anew by --key, and vouches for every record that they have: digests stay, servers go on."""
-    from processor.chain.resigning import resign
-    from processor.errors import BadInput
-    from processor.mirror.repositories import open_repository
-    from processor.package.keyring import Keyring
+    from freshet_serving.processor.chain.resigning import resign
+    from freshet_serving.processor.errors import BadInput
+    from freshet_serving.processor.mirror.repositories import open_repository
+    from freshet_serving.processor.package.keyring import Keyring
 
     if not key:
         raise BadInput("key: --key or FRESHET_KEY wanted")
@@ -79,8 +79,8 @@ def keys_accept(
 ) -> None:
     """Has a server that refuses an older state of a model take it: forgets what was trusted. Restart it, or load the
     version, then."""
-    from processor.errors import BadInput
-    from processor.package.trust_memory import TrustMemory, default_memory
+    from freshet_serving.processor.errors import BadInput
+    from freshet_serving.processor.package.trust_memory import TrustMemory, default_memory
 
     if not (repository or trust_memory):
         raise BadInput("trust_memory: --trust-memory or --repository wanted, as the server has it")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from processor.options import default_of
-from serving.serve_config import GROUP_KINDS, OPTIONS, SECTIONS
+from freshet_serving.processor.options import default_of
+from freshet_serving.serving.serve_config import GROUP_KINDS, OPTIONS, SECTIONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "options.md"
 INTRODUCTION = """# Options of `freshet serve`
 
 Made by `make docs-reference` of the options themselves. Each is a flag (`--http-port`), an environment variable

@@ -9,7 +9,7 @@ from typing import Any
 
 import freshet_serving
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "python.md"
 INTRODUCTION = """# Python
 
 Made by `make docs-reference` of the code. `freshet_serving` is all that a program of yours imports; names load on first
@@ -21,6 +21,7 @@ GROUPS = {
     "Publish": ("Publisher",),
     "Serve in a process of your own": ("Processor", "ProcessorConfig", "PredictRequest", "PredictReply"),
     "Read data": ("Dataset",),
+    "Extend Freshet": ("Arch", "Backend", "Program", "Executable", "Artefact", "Stage", "StageRuntime"),
     "Errors": (),
 }
 """Names by what they are for; errors are told by their type."""
@@ -43,7 +44,11 @@ def page() -> str:
 
 
 def _class(kind: type[Any]) -> str:
-    text = f"### {kind.__name__}\n\n```python\n{kind.__name__}{_signature(kind)}\n```\n\n{_told(kind)}"
+    # A protocol is not constructed by whoever implements it.
+    head = (
+        f"class {kind.__name__}(Protocol)" if vars(kind).get("_is_protocol") else f"{kind.__name__}{_signature(kind)}"
+    )
+    text = f"### {kind.__name__}\n\n```python\n{head}\n```\n\n{_told(kind)}"
     text += _told(vars(kind).get("__init__"))
     for name, member in _methods(kind):
         prefix = "await " if inspect.iscoroutinefunction(member) else ""

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from processor.package.warmup import MAX_REQUESTS
-from serving.commands.completion import models
-from serving.commands.key_commands import KeyOption
+from freshet_serving.processor.package.warmup import MAX_REQUESTS
+from freshet_serving.serving.commands.completion import models
+from freshet_serving.serving.commands.key_commands import KeyOption
 
 recordings_app = typer.Typer(help="Requests that a server has recorded.", no_args_is_help=True)
 
@@ -23,11 +23,11 @@ def recordings_warmup(
     key: KeyOption = "",
 ) -> None:
     """Puts recorded requests into a version, which is warmed with them whenever it is loaded."""
-    from processor.mirror.repositories import open_repository
-    from processor.package.keyring import Keyring
-    from processor.package.version import add_file
-    from processor.package.warmup import WARMUP, dump_warmup
-    from serving.telemetry.recorder import read_requests
+    from freshet_serving.processor.mirror.repositories import open_repository
+    from freshet_serving.processor.package.keyring import Keyring
+    from freshet_serving.processor.package.version import add_file
+    from freshet_serving.processor.package.warmup import WARMUP, dump_warmup
+    from freshet_serving.serving.telemetry.recorder import read_requests
 
     files = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
     chosen = read_requests(recordings, model, files.manifest.inputs, requests)

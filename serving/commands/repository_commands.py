@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from processor.generation import UNDO_DEPTH
-from serving.commands.completion import models
+from freshet_serving.processor.generation import UNDO_DEPTH
+from freshet_serving.serving.commands.completion import models
 
 repository_app = typer.Typer(help="Look after a folder of models.", no_args_is_help=True)
 
@@ -35,9 +35,9 @@ def prune(
     Never a version, never a record; safe beside servers and trainers that are running. Not for models whose tables are
     in a row store: their servers start from all deltas.
     """
-    from processor.chain.ledger import Ledger
-    from processor.chain.pruning import needless, unfinished
-    from processor.mirror.repositories import open_repository
+    from freshet_serving.processor.chain.ledger import Ledger
+    from freshet_serving.processor.chain.pruning import needless, unfinished
+    from freshet_serving.processor.mirror.repositories import open_repository
 
     store, now_s = open_repository(repository), time.time()
     if model is not None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from processor.errors import BadInput
-from serving.commands.completion import models
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.commands.completion import models
 
 if TYPE_CHECKING:
-    from processor.package.version import VersionReader
+    from freshet_serving.processor.package.version import VersionReader
 
 tables_app = typer.Typer(help="Tables that live in a row store.", no_args_is_help=True)
 
@@ -39,9 +39,9 @@ def tables_push(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from processor.clock import SystemClock
-    from processor.tables.remote.push import push
-    from processor.tables.remote.settings import open_store
+    from freshet_serving.processor.clock import SystemClock
+    from freshet_serving.processor.tables.remote.push import push
+    from freshet_serving.processor.tables.remote.settings import open_store
 
     reader = _reader(repository, model, version)
     store = open_store(url, PUSH_TIMEOUT_S, SystemClock())
@@ -72,9 +72,9 @@ def tables_drop(
     table: TableOption = None,
 ) -> None:
     """Removes tables of a version from a row store."""
-    from processor.clock import SystemClock
-    from processor.tables.remote.push import drop
-    from processor.tables.remote.settings import open_store
+    from freshet_serving.processor.clock import SystemClock
+    from freshet_serving.processor.tables.remote.push import drop
+    from freshet_serving.processor.tables.remote.settings import open_store
 
     if not table and repository is None:
         raise BadInput("--repository or --table wanted")
@@ -87,6 +87,6 @@ def tables_drop(
 
 
 def _reader(root: str, model: str, version: int | None) -> VersionReader:
-    from processor.mirror.repositories import open_repository
+    from freshet_serving.processor.mirror.repositories import open_repository
 
     return open_repository(root).version(model, version)

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from processor.errors import NotReady
-from processor.extras import DISTRIBUTION
-from processor.mirror.repositories import open_repository
-from processor.options import default_of
-from serving.last_resort import LastResort
-from serving.serve_config import KINDS, OPTIONS, load_config, parsed, split_names
-from serving.telemetry.logs import last_words, log_to_stderr
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.extras import DISTRIBUTION
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.options import default_of
+from freshet_serving.serving.last_resort import LastResort
+from freshet_serving.serving.serve_config import KINDS, OPTIONS, load_config, parsed, split_names
+from freshet_serving.serving.telemetry.logs import last_words, log_to_stderr
 
 END_S = 10.0
 """Beyond draining and answering, an orderly end takes no longer."""
@@ -37,8 +37,8 @@ def serve(config: str | None, **options: Any) -> None:
         open_repository(settings.repository, settings.mirror, serving=True).check_models(settings.models)
     log_to_stderr(settings.log_level, settings.log_format)
     last_words()
-    from serving.process_layout import Layout
-    from serving.workers.nursery import Nursery
+    from freshet_serving.serving.process_layout import Layout
+    from freshet_serving.serving.workers.nursery import Nursery
 
     layout = Layout.here(settings)
     resort = LastResort(settings.drain_s + settings.shutdown_timeout_s + END_S)
@@ -46,7 +46,7 @@ def serve(config: str | None, **options: Any) -> None:
         if layout.workers > 1:
             # It imports what workers need while this process imports what the server needs.
             nursery.start()
-        from serving.server import Server
+        from freshet_serving.serving.server import Server
 
         code = Server(settings, version=package_version(), layout=layout, nursery=nursery, last_resort=resort).run()
     resort.ended()

@@ -9,23 +9,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from compiler.progress import Reporter, bars, output
-from models.analysis.analysis_page import SAVING_HEADS, SUMMARY_HEADS, page, saving_cells, summary_cells
-from models.analysis.changed_rows import ChangedRows, changed_rows
-from models.analysis.row_layers import RowLayers
-from models.analysis.table_summary import TableSummary, summarise
-from models.training.checkpoint import Mapped, mapped
-from processor.chain.contents import Contents
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput, NotFound
-from processor.generation import Generation
-from processor.mirror.repositories import open_repository
-from processor.package.atomic import atomic_file
-from processor.package.manifest import TableEntry
-from processor.package.repository import Repository
-from processor.package.rowtypes import ROW_TYPES
-from processor.package.transforms import HASHES
-from processor.package.version import table_file
+from freshet_serving.compiler.progress import Reporter, bars, output
+from freshet_serving.models.analysis.analysis_page import SAVING_HEADS, SUMMARY_HEADS, page, saving_cells, summary_cells
+from freshet_serving.models.analysis.changed_rows import ChangedRows, changed_rows
+from freshet_serving.models.analysis.row_layers import RowLayers
+from freshet_serving.models.analysis.table_summary import TableSummary, summarise
+from freshet_serving.models.training.checkpoint import Mapped, mapped
+from freshet_serving.processor.chain.contents import Contents
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput, NotFound
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package.transforms import HASHES
+from freshet_serving.processor.package.version import table_file
 
 CHECKPOINTS = ".checkpoints"
 SHOWN_MOVED = 5

@@ -11,12 +11,12 @@ import typer
 from rich.console import Console, Group
 from rich.table import Table
 
-from compiler.progress import bars, output
-from serving.commands.orderly_end import end_at_once, end_gently
+from freshet_serving.compiler.progress import bars, output
+from freshet_serving.serving.commands.orderly_end import end_at_once, end_gently
 
 if TYPE_CHECKING:
-    from models.config.train_config import Beginning
-    from models.pipeline.step_profile import Spent
+    from freshet_serving.models.config.train_config import Beginning
+    from freshet_serving.models.pipeline.step_profile import Spent
 
 bench_app = typer.Typer(help="The benchmark's model and its deltas, without training.", no_args_is_help=True)
 
@@ -54,8 +54,8 @@ def train(
     ] = None,
 ) -> None:
     """Trains a model on your own table, publishes a version, then deltas. Run again after a kill to go on."""
-    from models.config.train_config import Beginning
-    from models.parallel.mpi_run import refuse_processes, started_by_mpi, take_part
+    from freshet_serving.models.config.train_config import Beginning
+    from freshet_serving.models.parallel.mpi_run import refuse_processes, started_by_mpi, take_part
 
     refuse_processes(processes)
     beginning = Beginning(replay, new_version, from_scratch)
@@ -69,7 +69,7 @@ def train(
     if started_by_mpi():
         take_part(run)
     elif processes > 1:
-        from models.parallel.mpi_launch import launch
+        from freshet_serving.models.parallel.mpi_launch import launch
 
         sys.exit(launch(processes, [sys.executable, "-m", "freshet_serving", *sys.argv[1:]]))
     else:
@@ -85,17 +85,17 @@ def _train(
     metrics: tuple[str, int],
 ) -> None:
     """metrics: host and port that they are answered on; port 0: on none."""
-    from models.config.train_config import load_config
-    from models.runs.live_view import LiveView, live_view
-    from models.runs.run_lock import only_trainer
-    from models.runs.train_metrics import TrainMetrics, serve_metrics
-    from models.streams.open_rows import checkpoint_folder, open_rows
+    from freshet_serving.models.config.train_config import load_config
+    from freshet_serving.models.runs.live_view import LiveView, live_view
+    from freshet_serving.models.runs.run_lock import only_trainer
+    from freshet_serving.models.runs.train_metrics import TrainMetrics, serve_metrics
+    from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows
 
     settings = load_config(config, overrides)
     end_at_once()
     source = open_rows(settings, checkpoint_folder(settings), beginning.from_scratch)
     # Only now: TensorFlow takes seconds to import, and mistakes in the file or the data should not have to wait.
-    from models.training.loop import TrainingRun
+    from freshet_serving.models.training.loop import TrainingRun
 
     console = Console()
     view = live_view(console) if settings.data.follow else bars(console)
@@ -120,8 +120,8 @@ def _train(
 
 
 def _profile(spent: Mapping[str, Spent]) -> Group:
-    from models.pipeline.step_profile import AHEAD, overlap
-    from processor.cores import available
+    from freshet_serving.models.pipeline.step_profile import AHEAD, overlap
+    from freshet_serving.processor.cores import available
 
     steps, cores = spent["step"].times, len(available())
     table = Table(box=None, pad_edge=False)
@@ -144,7 +144,7 @@ def bench_model(
     dtype: Annotated[str, typer.Option(help="Of the rows: float32, float16, bfloat16 or int8.")] = "float32",
 ) -> None:
     """Writes the benchmark's DeepFM as the next version of model `bench`, without training."""
-    from models.bench import MODEL, write_model
+    from freshet_serving.models.bench import MODEL, write_model
 
     console = Console()
     with console.status("writing and compiling"):
@@ -160,7 +160,7 @@ def bench_deltas(
     out: Annotated[Path, typer.Option(help="Folder to write them to.")],
 ) -> None:
     """Writes chained deltas for model `bench`, without applying them."""
-    from models.bench import write_deltas
+    from freshet_serving.models.bench import write_deltas
 
     console = Console()
     with bars(console) as reporter:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.config.evaluate_section import EvaluateConfig
-from models.config.feature_sections import FeatureConfig
-from models.config.guard_section import GuardConfig
-from models.config.model_section import ModelConfig
-from models.config.publish_section import PublishConfig
-from models.config.table_sections import TableConfig
-from models.config.train_section import TrainSettings
-from models.data.formats import DataConfig
+from freshet_serving.models.config.evaluate_section import EvaluateConfig
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.guard_section import GuardConfig
+from freshet_serving.models.config.model_section import ModelConfig
+from freshet_serving.models.config.publish_section import PublishConfig
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.data.formats import DataConfig
 
 ADAGRADS = "adagrad, adagrad_decay, ftrl"
 CHOSEN = "[chosen](../how-to/choosing.md)"

@@ -13,10 +13,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from models.config.train_config import TrainConfig
-from serving.commands.training_keys import SECTIONS, FileSection
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.serving.commands.training_keys import SECTIONS, FileSection
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "training-file.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "training-file.md"
 INTRODUCTION = """# The training file
 
 Made by `make docs-reference` of what `freshet train --config` reads. `--set section.key=value` sets any of these keys

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from processor.errors import nearest
-from serving.admin.validation import expected
+from freshet_serving.processor.errors import nearest
+from freshet_serving.serving.admin.validation import expected
 
 COMMAND = re.compile(r"No such command '(.*?)'")
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compiler.progress import bars
-from processor.generation import Generation
-from serving.commands.completion import models
+from freshet_serving.compiler.progress import bars
+from freshet_serving.processor.generation import Generation
+from freshet_serving.serving.commands.completion import models
 
 
 def vectors(
@@ -25,9 +25,9 @@ def vectors(
     generation: Annotated[str | None, typer.Option(help="Such as 3.17. [what the newest version serves]")] = None,
 ) -> None:
     """Computes the vector of every item, and writes them with their ids."""
-    from models.data.formats import DataConfig, format_of
-    from models.evaluation.generation_scorer import GenerationScorer
-    from models.evaluation.item_vectors import write_vectors
+    from freshet_serving.models.data.formats import DataConfig, format_of
+    from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+    from freshet_serving.models.evaluation.item_vectors import write_vectors
 
     wanted = Generation.parse(generation) if generation is not None else None
     data = DataConfig(items, format_of(items), ())

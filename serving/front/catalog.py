@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from processor.package.manifest import Input, Manifest
-from processor.versions.routes import AVAILABLE, LOADING, VersionStatus
-from serving.codecs.kserve_header import ROW_SPLITS
-from serving.codecs.tensor_types import declared, dims_of, row_of
-from serving.codecs.wire import SIGNATURE
+from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.versions.routes import AVAILABLE, LOADING, VersionStatus
+from freshet_serving.serving.codecs.kserve_header import ROW_SPLITS
+from freshet_serving.serving.codecs.tensor_types import declared, dims_of, row_of
+from freshet_serving.serving.codecs.wire import SIGNATURE
 
 SERVER_NAME = "freshet"
 # <project>_<format>, as the Open Inference Protocol wants it.

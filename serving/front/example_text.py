@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from processor.columns import Column, Ragged, Strings
-from processor.package.manifest import Input
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.package.manifest import Input
 
 MOST_ROWS, MOST_VALUES, MAX_CHARS = 3, 24, 1 << 15
 

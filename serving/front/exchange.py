@@ -35,22 +35,22 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from processor.columns import Column
-from processor.engine import PredictReply, PredictRequest
-from processor.errors import Expired, FreshetError
-from processor.features.limits import FREE_NBYTES
-from processor.package.manifest import Manifest
-from processor.sessions.request import Done
-from serving.codecs.tensor_types import as_declared
-from serving.codecs.wire import Headers
-from serving.front import queries
-from serving.front.offloading import Finish
-from serving.front.submitter import Submitter
-from serving.front_options import FrontOptions
-from serving.lifecycle import Availability
-from serving.request_headers import STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
-from serving.telemetry.metrics import PortMetrics
-from serving.telemetry.tracing import Tracer
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.engine import PredictReply, PredictRequest
+from freshet_serving.processor.errors import Expired, FreshetError
+from freshet_serving.processor.features.limits import FREE_NBYTES
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.sessions.request import Done
+from freshet_serving.serving.codecs.tensor_types import as_declared
+from freshet_serving.serving.codecs.wire import Headers
+from freshet_serving.serving.front import queries
+from freshet_serving.serving.front.offloading import Finish
+from freshet_serving.serving.front.submitter import Submitter
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.request_headers import STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
+from freshet_serving.serving.telemetry.metrics import PortMetrics
+from freshet_serving.serving.telemetry.tracing import Tracer
 
 OK = 200
 # What is read on the loop: a few hundred microseconds of JSON, as every other request waits for.

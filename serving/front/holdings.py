@@ -13,7 +13,7 @@ from __future__ import annotations
 import resource
 from typing import NamedTuple
 
-from processor.errors import Overloaded
+from freshet_serving.processor.errors import Overloaded
 
 SPARE_NBYTES = 64 << 20
 MAX_DESCRIPTORS = 1 << 20

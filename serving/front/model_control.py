@@ -17,15 +17,15 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from processor.errors import BadInput, FreshetError, NotFound
-from processor.package.repository import Repository
-from processor.versions.host import ModelHost
-from processor.versions.policy import VersionPolicy
-from processor.versions.routes import AVAILABLE
-from processor.watching.stats import GroupStats, SessionStats
-from serving.access.access_guard import Forbidden, Unauthenticated
-from serving.codecs.wire import show
-from serving.telemetry.triton_statistics import Snapshot, document
+from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.processor.versions.policy import VersionPolicy
+from freshet_serving.processor.versions.routes import AVAILABLE
+from freshet_serving.processor.watching.stats import GroupStats, SessionStats
+from freshet_serving.serving.access.access_guard import Forbidden, Unauthenticated
+from freshet_serving.serving.codecs.wire import show
+from freshet_serving.serving.telemetry.triton_statistics import Snapshot, document
 
 log = logging.getLogger("freshet.control")
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from processor.engine import PredictReply
-from processor.errors import NO_MEMORY, FreshetError, NotReady, Overloaded, shortage
+from freshet_serving.processor.engine import PredictReply
+from freshet_serving.processor.errors import NO_MEMORY, FreshetError, NotReady, Overloaded, shortage
 
 log = logging.getLogger("freshet.http")
 

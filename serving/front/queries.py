@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from processor.errors import BadInput, NotFound, UnknownModel, UnknownVersion
-from processor.features.limits import RequestLimits
-from processor.generation import Generation
-from processor.package.manifest import Manifest
-from processor.sessions.group import Post, Wake
-from processor.sessions.request import Done, PredictRequest
-from processor.versions.replica import Replica
-from processor.versions.routes import AVAILABLE, VersionStatus
-from serving.codecs.wire import show
-from serving.front import catalog
-from serving.front.model_control import Gate
-from serving.front.shared_memory import Regions
+from freshet_serving.processor.errors import BadInput, NotFound, UnknownModel, UnknownVersion
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.sessions.group import Post, Wake
+from freshet_serving.processor.sessions.request import Done, PredictRequest
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.routes import AVAILABLE, VersionStatus
+from freshet_serving.serving.codecs.wire import show
+from freshet_serving.serving.front import catalog
+from freshet_serving.serving.front.model_control import Gate
+from freshet_serving.serving.front.shared_memory import Regions
 
 T = TypeVar("T")
 

@@ -20,10 +20,10 @@ import stat
 import threading
 from typing import Any, NamedTuple
 
-from processor.errors import BadInput, NotFound, TooLarge
-from processor.features.limits import DEFAULTS
-from serving.codecs.kserve_header import RegionSpan
-from serving.codecs.wire import show
+from freshet_serving.processor.errors import BadInput, NotFound, TooLarge
+from freshet_serving.processor.features.limits import DEFAULTS
+from freshet_serving.serving.codecs.kserve_header import RegionSpan
+from freshet_serving.serving.codecs.wire import show
 
 FOLDER = "/dev/shm/"
 KEY = re.compile(r"/?[A-Za-z0-9_-]{1,128}")

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from processor.errors import FreshetError
-from processor.sessions.request import Done
-from serving.front.offloading import Finish, Offloading, Work
-from serving.front.wakeups import Wakeups
-from serving.telemetry.triton_statistics import AnswerCounts
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.sessions.request import Done
+from freshet_serving.serving.front.offloading import Finish, Offloading, Work
+from freshet_serving.serving.front.wakeups import Wakeups
+from freshet_serving.serving.telemetry.triton_statistics import AnswerCounts
 
 if TYPE_CHECKING:
-    from serving.front.queries import Answering
+    from freshet_serving.serving.front.queries import Answering
 
 T = TypeVar("T")
 

@@ -18,14 +18,14 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from processor.engine import PredictReply
-from processor.errors import BadInput, FreshetError, NotFound, NotReady, TooLarge, json_kind, shortage
-from processor.features.limits import RequestLimits
-from processor.generation import Generation
-from processor.package.manifest import Manifest
-from processor.versions.routes import AVAILABLE
-from serving.access.access_guard import Forbidden
-from serving.codecs.wire import (
+from freshet_serving.processor.engine import PredictReply
+from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady, TooLarge, json_kind, shortage
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.versions.routes import AVAILABLE
+from freshet_serving.serving.access.access_guard import Forbidden
+from freshet_serving.serving.codecs.wire import (
     CONTENT_ENCODING,
     Body,
     Bound,
@@ -36,13 +36,13 @@ from serving.codecs.wire import (
     inflate,
     load_json,
 )
-from serving.front import catalog, queries
-from serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
-from serving.front.holdings import BodyMemory
-from serving.front.model_control import Act, Gate, nothing_to_control
-from serving.front.shared_memory import Regions
-from serving.http import openapi, pages, sites
-from serving.http.asgi import (
+from freshet_serving.serving.front import catalog, queries
+from freshet_serving.serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
+from freshet_serving.serving.front.holdings import BodyMemory
+from freshet_serving.serving.front.model_control import Act, Gate, nothing_to_control
+from freshet_serving.serving.front.shared_memory import Regions
+from freshet_serving.serving.http import openapi, pages, sites
+from freshet_serving.serving.http.asgi import (
     JSON_TYPE,
     Disconnected,
     MethodNotAllowed,
@@ -56,14 +56,14 @@ from serving.http.asgi import (
     read_body,
     reply,
 )
-from serving.http.dialects import DIALECTS, Dialect
-from serving.http.head_cache import HeadCache
-from serving.http.paths import Route, parse
-from serving.request_headers import MAX_REQUEST_ID_NBYTES, MODEL_DIGEST, REQUEST_ID, request_id_of
-from serving.telemetry.metrics import CONTENT_TYPE
+from freshet_serving.serving.http.dialects import DIALECTS, Dialect
+from freshet_serving.serving.http.head_cache import HeadCache
+from freshet_serving.serving.http.paths import Route, parse
+from freshet_serving.serving.request_headers import MAX_REQUEST_ID_NBYTES, MODEL_DIGEST, REQUEST_ID, request_id_of
+from freshet_serving.serving.telemetry.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from serving.telemetry.logs import AccessLog
+    from freshet_serving.serving.telemetry.logs import AccessLog
 
 log = logging.getLogger("freshet.http")
 

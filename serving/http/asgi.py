@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from processor.errors import BadInput, FreshetError, Overloaded, TooLarge
-from serving.access.access_guard import Unauthenticated
-from serving.codecs.wire import Bound, Headers, header_int
+from freshet_serving.processor.errors import BadInput, FreshetError, Overloaded, TooLarge
+from freshet_serving.serving.access.access_guard import Unauthenticated
+from freshet_serving.serving.codecs.wire import Bound, Headers, header_int
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

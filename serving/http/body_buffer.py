@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 
-from serving.codecs.wire import Body
+from freshet_serving.serving.codecs.wire import Body
 
 SHORT_NBYTES = 256 << 10
 GROWTH_NBYTES = 1 << 20

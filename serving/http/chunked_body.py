@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from serving.http.http_head import END, MAX_HEAD_NBYTES, Unacceptable, check_trailers
+from freshet_serving.serving.http.http_head import END, MAX_HEAD_NBYTES, Unacceptable, check_trailers
 
 CHUNKS_A_TURN = 256
 MAX_FRAMING_NBYTES = 256 << 10

@@ -43,12 +43,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
-from processor.errors import NO_MEMORY, FreshetError, NotReady, shortage
-from serving.front.holdings import SPARE_NBYTES, BodyMemory
-from serving.http.asgi import error_reply
-from serving.http.chunked_body import ChunkedBody
-from serving.http.farewell import CLOSE, LingeringTransport, unread
-from serving.http.http_head import (
+from freshet_serving.processor.errors import NO_MEMORY, FreshetError, NotReady, shortage
+from freshet_serving.serving.front.holdings import SPARE_NBYTES, BodyMemory
+from freshet_serving.serving.http.asgi import error_reply
+from freshet_serving.serving.http.chunked_body import ChunkedBody
+from freshet_serving.serving.http.farewell import CLOSE, LingeringTransport, unread
+from freshet_serving.serving.http.http_head import (
     END,
     MAX_HEAD_NBYTES,
     STRAY,
@@ -57,7 +57,7 @@ from serving.http.http_head import (
     read_head,
     split_target,
 )
-from serving.http.patience import Patience
+from freshet_serving.serving.http.patience import Patience
 
 log = logging.getLogger("freshet.http")
 

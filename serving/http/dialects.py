@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from processor.columns import Column
-from processor.eas import codec as eas
-from processor.engine import PredictReply
-from processor.features.limits import RequestLimits
-from processor.package.manifest import Manifest
-from serving.codecs import kserve, tfs_rest
-from serving.codecs.wire import Body, Bound, Headers, body_bound, header_timeout_s, json_bound
-from serving.front.shared_memory import Regions
-from serving.http.asgi import JSON_TYPE, RawHeaders
-from serving.http.schemas import BINARY, Schema, json_of, named
-from serving.request_headers import IGNORED_INPUTS
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.eas import codec as eas
+from freshet_serving.processor.engine import PredictReply
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.serving.codecs import kserve, tfs_rest
+from freshet_serving.serving.codecs.wire import Body, Bound, Headers, body_bound, header_timeout_s, json_bound
+from freshet_serving.serving.front.shared_memory import Regions
+from freshet_serving.serving.http.asgi import JSON_TYPE, RawHeaders
+from freshet_serving.serving.http.schemas import BINARY, Schema, json_of, named
+from freshet_serving.serving.request_headers import IGNORED_INPUTS
 
 PROTOBUF_TYPE = (b"content-type", b"application/x-protobuf")
 

@@ -18,15 +18,15 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from processor.errors import FreshetError
-from serving.access.access_guard import AccessGuard
-from serving.access.scopes import ADMIN_WRITE, HTTP_SCOPES, PREDICT
-from serving.codecs.wire import Body
-from serving.http.app import Answer
-from serving.http.asgi import error_reply
-from serving.http.http_head import RequestHead, split_target
-from serving.http.paths import Route, parse
-from serving.http.protocol import Flight, PredictProtocol
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.serving.access.access_guard import AccessGuard
+from freshet_serving.serving.access.scopes import ADMIN_WRITE, HTTP_SCOPES, PREDICT
+from freshet_serving.serving.codecs.wire import Body
+from freshet_serving.serving.http.app import Answer
+from freshet_serving.serving.http.asgi import error_reply
+from freshet_serving.serving.http.http_head import RequestHead, split_target
+from freshet_serving.serving.http.paths import Route, parse
+from freshet_serving.serving.http.protocol import Flight, PredictProtocol
 
 AUTHORIZATION = b"authorization"
 # As much of a refused request's body is read and dropped.

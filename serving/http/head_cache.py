@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from serving.codecs.wire import Headers
-from serving.http.http_head import END, MAX_LENGTH_DIGITS
-from serving.http.paths import Route
-from serving.request_headers import REQUEST_ID, STICKY_KEY, TRACEPARENT
+from freshet_serving.serving.codecs.wire import Headers
+from freshet_serving.serving.http.http_head import END, MAX_LENGTH_DIGITS
+from freshet_serving.serving.http.paths import Route
+from freshet_serving.serving.request_headers import REQUEST_ID, STICKY_KEY, TRACEPARENT
 
 MAX_KEPT = 256
 MAX_HEAD_NBYTES = 2048

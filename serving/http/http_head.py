@@ -17,8 +17,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from processor.errors import FreshetError
-from serving.codecs.wire import show
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.serving.codecs.wire import show
 
 MAX_HEAD_NBYTES = 64 << 10
 MAX_FIELDS = 128

@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from serving.access.scopes import HTTP_SCOPES, OPEN
-from serving.codecs.wire import dump_json
-from serving.http.dialects import DIALECTS, Dialect
-from serving.http.schemas import ANY_OBJECT, NUMBER, SCHEMAS, TEXT, Schema, json_of, named, object_of
+from freshet_serving.serving.access.scopes import HTTP_SCOPES, OPEN
+from freshet_serving.serving.codecs.wire import dump_json
+from freshet_serving.serving.http.dialects import DIALECTS, Dialect
+from freshet_serving.serving.http.schemas import ANY_OBJECT, NUMBER, SCHEMAS, TEXT, Schema, json_of, named, object_of
 
 WHERE = ("", "/versions/{version}", "/labels/{label}")
 # By which header a request says what it wants, and what a reply says of itself.

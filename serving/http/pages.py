@@ -36,7 +36,7 @@ WHERE = {
 @lru_cache(maxsize=4)
 def reference(openapi_url: str) -> str:
     """The page that reads the OpenAPI document at this path of its own port."""
-    page = resources.files("serving.http").joinpath("reference.html").read_text("utf-8")
+    page = resources.files("freshet_serving.serving.http").joinpath("reference.html").read_text("utf-8")
     return page.replace(OPENAPI_URL, openapi_url)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
-from processor.errors import BadInput, NotFound
-from serving.http.dialects import DIALECTS
+from freshet_serving.processor.errors import BadInput, NotFound
+from freshet_serving.serving.http.dialects import DIALECTS
 
 MAX_PATH_NBYTES = 2048
 PLAIN = {

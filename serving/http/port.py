@@ -18,13 +18,13 @@ from typing import Any, cast
 
 import uvicorn
 
-from processor.errors import BadInput
-from serving.access.certificates import Shown
-from serving.front.backlog import HANDSHAKE_S, refuse_newcomers, waiting
-from serving.front.holdings import Connections
-from serving.http.connection import HttpConnection
-from serving.http.farewell import LOOK_S, end_connections
-from serving.http.tls_transport import Handshakes
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.access.certificates import Shown
+from freshet_serving.serving.front.backlog import HANDSHAKE_S, refuse_newcomers, waiting
+from freshet_serving.serving.front.holdings import Connections
+from freshet_serving.serving.http.connection import HttpConnection
+from freshet_serving.serving.http.farewell import LOOK_S, end_connections
+from freshet_serving.serving.http.tls_transport import Handshakes
 
 log = logging.getLogger("freshet.http")
 

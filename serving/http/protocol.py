@@ -18,19 +18,19 @@ import time
 from functools import partial
 from typing import Any
 
-from processor.errors import FreshetError, NotReady
-from serving.access.access_guard import Visit
-from serving.codecs.wire import CONTENT_ENCODING, Body, Bound, Headers
-from serving.front.holdings import SPARE_NBYTES
-from serving.http.app import Answer, DataApp, internal_error
-from serving.http.asgi import error_reply
-from serving.http.body_buffer import SHORT_NBYTES, BodyBuffer
-from serving.http.connection import HttpConnection, header_lines, reply_head
-from serving.http.dialects import DIALECTS
-from serving.http.farewell import CLOSE
-from serving.http.http_head import RequestHead
-from serving.http.paths import Route, parse
-from serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
+from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.serving.access.access_guard import Visit
+from freshet_serving.serving.codecs.wire import CONTENT_ENCODING, Body, Bound, Headers
+from freshet_serving.serving.front.holdings import SPARE_NBYTES
+from freshet_serving.serving.http.app import Answer, DataApp, internal_error
+from freshet_serving.serving.http.asgi import error_reply
+from freshet_serving.serving.http.body_buffer import SHORT_NBYTES, BodyBuffer
+from freshet_serving.serving.http.connection import HttpConnection, header_lines, reply_head
+from freshet_serving.serving.http.dialects import DIALECTS
+from freshet_serving.serving.http.farewell import CLOSE
+from freshet_serving.serving.http.http_head import RequestHead
+from freshet_serving.serving.http.paths import Route, parse
+from freshet_serving.serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
 
 # tcpi_last_data_recv of linux/tcp.h: milliseconds since data came last.
 TCP_INFO_NBYTES = 56

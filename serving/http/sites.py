@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import urlsplit
 
-from serving.codecs.wire import Headers
+from freshet_serving.serving.codecs.wire import Headers
 
 OWN_SITES = (b"none", b"same-origin")
 

@@ -32,8 +32,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
-from processor.standing_thread import standing_pool
-from serving.access.certificates import Shown
+from freshet_serving.processor.standing_thread import standing_pool
+from freshet_serving.serving.access.certificates import Shown
 
 HANDSHAKE_S = 10.0
 # How long those that have begun get at a port's end.

@@ -25,14 +25,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from processor.errors import FreshetError, NotReady
-from processor.package.regular_file import read_file
-from processor.package.repository import FILE_SUFFIXES, SAVED_MODEL, FolderWatch, Repository
-from processor.package.version import MANIFEST
-from processor.versions.refusals import Refusal, report
-from processor.versions.routes import END, LOADING, VersionStatus
-from serving.loading.import_process import ImportLimits, RunningImport, Start, start
-from serving.loading.triton_config import CONFIG, MAX_NBYTES, remarks
+from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.processor.package.regular_file import read_file
+from freshet_serving.processor.package.repository import FILE_SUFFIXES, SAVED_MODEL, FolderWatch, Repository
+from freshet_serving.processor.package.version import MANIFEST
+from freshet_serving.processor.versions.refusals import Refusal, report
+from freshet_serving.processor.versions.routes import END, LOADING, VersionStatus
+from freshet_serving.serving.loading.import_process import ImportLimits, RunningImport, Start, start
+from freshet_serving.serving.loading.triton_config import CONFIG, MAX_NBYTES, remarks
 
 log = logging.getLogger("freshet.importer")
 

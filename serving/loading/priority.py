@@ -30,7 +30,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from processor.standing_thread import standing_pool
+from freshet_serving.processor.standing_thread import standing_pool
 
 NICE = 5
 BULK_NBYTES = 1 << 20

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from processor.errors import BadInput
-from processor.package.manifest import Manifest
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Manifest
 
 CONFIG = "config.pbtxt"
 MAX_NBYTES = 256 << 10

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from processor.versions.refusals import report
+from freshet_serving.processor.versions.refusals import report
 
 log = logging.getLogger("freshet.watcher")
 

@@ -34,8 +34,8 @@ import socket
 import struct
 from collections.abc import Callable
 
-from serving.front.backlog import refuse_newcomers
-from serving.rpc.port_sockets import counts_of, is_between_frames, sockets_of, tell, unread_nbytes
+from freshet_serving.serving.front.backlog import refuse_newcomers
+from freshet_serving.serving.rpc.port_sockets import counts_of, is_between_frames, sockets_of, tell, unread_nbytes
 
 TOLD_S = 0.5
 LOOK_S, LATE_S, QUIET_LOOKS = 0.02, 0.06, 5

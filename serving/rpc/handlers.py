@@ -20,22 +20,22 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError
 
-from processor.eas.message_tree import MessageTree
-from processor.engine import PredictReply
-from processor.errors import BadInput, FreshetError, NotReady, Overloaded, TooLarge
-from processor.features.limits import RequestLimits
-from processor.generation import Generation
-from processor.package.manifest import Manifest
-from serving.access.access_guard import AccessGuard
-from serving.access.scopes import ADMIN_WRITE, RPC_SCOPES
-from serving.codecs.messages import message
-from serving.codecs.templates import Templates
-from serving.codecs.wire import Headers
-from serving.front import queries
-from serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
-from serving.request_headers import MODEL_DIGEST, request_id_of
-from serving.rpc.rpc_room import OpenCalls
-from serving.telemetry.logs import AccessLog
+from freshet_serving.processor.eas.message_tree import MessageTree
+from freshet_serving.processor.engine import PredictReply
+from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, Overloaded, TooLarge
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.serving.access.access_guard import AccessGuard
+from freshet_serving.serving.access.scopes import ADMIN_WRITE, RPC_SCOPES
+from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.codecs.templates import Templates
+from freshet_serving.serving.codecs.wire import Headers
+from freshet_serving.serving.front import queries
+from freshet_serving.serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
+from freshet_serving.serving.request_headers import MODEL_DIGEST, request_id_of
+from freshet_serving.serving.rpc.rpc_room import OpenCalls
+from freshet_serving.serving.telemetry.logs import AccessLog
 
 log = logging.getLogger("freshet.grpc")
 

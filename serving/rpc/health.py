@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
-from processor.errors import NotFound
-from serving.codecs.messages import message
-from serving.lifecycle import Availability, Engine
-from serving.rpc.handlers import Calls, Handlers, parse
+from freshet_serving.processor.errors import NotFound
+from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.lifecycle import Availability, Engine
+from freshet_serving.serving.rpc.handlers import Calls, Handlers, parse
 
 PACKAGE = "grpc.health.v1."
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3

@@ -9,20 +9,29 @@ from typing import Any
 
 from google.protobuf.json_format import ParseDict
 
-from processor.errors import BadInput, FreshetError, NotFound, NotReady
-from processor.features.limits import RequestLimits
-from processor.generation import Generation
-from processor.package.manifest import Manifest
-from serving.codecs import kserve_rpc
-from serving.codecs.messages import POOL, message
-from serving.codecs.templates import Templates
-from serving.front import catalog, queries
-from serving.front.exchange import OK, Read
-from serving.front.model_control import Act, Gate
-from serving.front.queries import Answering
-from serving.front.shared_memory import Regions
-from serving.lifecycle import Availability
-from serving.rpc.handlers import Answer, Calls, Handlers, RpcExchange, code_of, echo_of, generation_metadata, headers_of
+from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.serving.codecs import kserve_rpc
+from freshet_serving.serving.codecs.messages import POOL, message
+from freshet_serving.serving.codecs.templates import Templates
+from freshet_serving.serving.front import catalog, queries
+from freshet_serving.serving.front.exchange import OK, Read
+from freshet_serving.serving.front.model_control import Act, Gate
+from freshet_serving.serving.front.queries import Answering
+from freshet_serving.serving.front.shared_memory import Regions
+from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.rpc.handlers import (
+    Answer,
+    Calls,
+    Handlers,
+    RpcExchange,
+    code_of,
+    echo_of,
+    generation_metadata,
+    headers_of,
+)
 
 PACKAGE = "inference."
 SERVICE = f"{PACKAGE}GRPCInferenceService"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
-from serving.codecs.messages import POOL, message
-from serving.rpc.handlers import Calls, Handlers, parse
+from freshet_serving.serving.codecs.messages import POOL, message
+from freshet_serving.serving.rpc.handlers import Calls, Handlers, parse
 
 VERSIONS = ("v1", "v1alpha")
 NOT_FOUND, UNIMPLEMENTED = 5, 12

@@ -25,21 +25,21 @@ from typing import Any
 
 import grpc
 
-from processor.errors import BadInput
-from serving.access.access_guard import AccessGuard
-from serving.access.certificates import Certificates, Shown
-from serving.front.exchange import Exchanges
-from serving.front.holdings import Connections
-from serving.front.model_control import Act, Gate
-from serving.front.shared_memory import Regions
-from serving.rpc.goaway import say_goaway
-from serving.rpc.handlers import Calls
-from serving.rpc.health import Health
-from serving.rpc.inference import Inference
-from serving.rpc.reflection import Reflection
-from serving.rpc.rpc_room import OpenCalls, RpcRoom
-from serving.rpc.tfs import TensorFlowServing
-from serving.telemetry.logs import AccessLog
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.access.access_guard import AccessGuard
+from freshet_serving.serving.access.certificates import Certificates, Shown
+from freshet_serving.serving.front.exchange import Exchanges
+from freshet_serving.serving.front.holdings import Connections
+from freshet_serving.serving.front.model_control import Act, Gate
+from freshet_serving.serving.front.shared_memory import Regions
+from freshet_serving.serving.rpc.goaway import say_goaway
+from freshet_serving.serving.rpc.handlers import Calls
+from freshet_serving.serving.rpc.health import Health
+from freshet_serving.serving.rpc.inference import Inference
+from freshet_serving.serving.rpc.reflection import Reflection
+from freshet_serving.serving.rpc.rpc_room import OpenCalls, RpcRoom
+from freshet_serving.serving.rpc.tfs import TensorFlowServing
+from freshet_serving.serving.telemetry.logs import AccessLog
 
 # What a message may have besides its tensors, which the limit of bodies is about.
 MARGIN_NBYTES = 64 << 10

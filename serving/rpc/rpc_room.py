@@ -29,7 +29,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from serving.rpc.port_sockets import descriptors, is_between_frames, silent_s, sockets_of, tell, unread_nbytes
+from freshet_serving.serving.rpc.port_sockets import (
+    descriptors,
+    is_between_frames,
+    silent_s,
+    sockets_of,
+    tell,
+    unread_nbytes,
+)
 
 log = logging.getLogger("freshet.grpc")
 

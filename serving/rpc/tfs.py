@@ -9,20 +9,28 @@ from typing import Any
 
 from google.protobuf.json_format import ParseDict
 
-from processor.engine import PredictReply
-from processor.errors import BadInput, TooLarge
-from processor.features.limits import Extent, RequestLimits
-from processor.package.manifest import Manifest
-from serving.codecs import examples, tfs_rpc
-from serving.codecs.messages import POOL, message
-from serving.codecs.templates import Templates
-from serving.codecs.wire import SIGNATURE, show
-from serving.front import catalog, queries
-from serving.front.exchange import Read
-from serving.front.model_control import MAX_MODELS, Act, Document, Gate
-from serving.front.queries import Answering
-from serving.lifecycle import Availability
-from serving.rpc.handlers import Answer, Calls, Handlers, RpcExchange, generation_metadata, headers_of, parse
+from freshet_serving.processor.engine import PredictReply
+from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features.limits import Extent, RequestLimits
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.serving.codecs import examples, tfs_rpc
+from freshet_serving.serving.codecs.messages import POOL, message
+from freshet_serving.serving.codecs.templates import Templates
+from freshet_serving.serving.codecs.wire import SIGNATURE, show
+from freshet_serving.serving.front import catalog, queries
+from freshet_serving.serving.front.exchange import Read
+from freshet_serving.serving.front.model_control import MAX_MODELS, Act, Document, Gate
+from freshet_serving.serving.front.queries import Answering
+from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.rpc.handlers import (
+    Answer,
+    Calls,
+    Handlers,
+    RpcExchange,
+    generation_metadata,
+    headers_of,
+    parse,
+)
 
 PACKAGE = "tensorflow.serving."
 # Each has a reply to every row of its own.

@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from processor.errors import FreshetError
-from processor.watching.keeper import Keeper
-from serving.lifecycle import Availability
-from serving.telemetry.metrics import BOUNDS_S, Counts, Metrics
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.watching.keeper import Keeper
+from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.telemetry.metrics import BOUNDS_S, Counts, Metrics
 
 if TYPE_CHECKING:
-    from processor.versions.host import ModelHost
+    from freshet_serving.processor.versions.host import ModelHost
 
 log = logging.getLogger("freshet.live")
 

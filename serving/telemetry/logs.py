@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from processor.clock import Clock, SystemClock
-from processor.errors import FreshetError, printable
-from processor.standing_thread import COME_S, spawn
+from freshet_serving.processor.clock import Clock, SystemClock
+from freshet_serving.processor.errors import FreshetError, printable
+from freshet_serving.processor.standing_thread import COME_S, spawn
 
 BURST, INTERVAL_S = 20, 10.0
 STANDARD_ERROR = 2

@@ -16,17 +16,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from processor.errors import FreshetError
-from processor.overview import model_stats, version_stats
-from processor.tables.tier import Tally
-from processor.watching.stats import GroupStats, ModelStats, SessionStats
-from serving.lifecycle import Availability
-from serving.telemetry.mirror_metrics import mirror_families
-from serving.telemetry.version_metrics import buckets, version_families
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.overview import model_stats, version_stats
+from freshet_serving.processor.tables.tier import Tally
+from freshet_serving.processor.watching.stats import GroupStats, ModelStats, SessionStats
+from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.telemetry.mirror_metrics import mirror_families
+from freshet_serving.serving.telemetry.version_metrics import buckets, version_families
 
 if TYPE_CHECKING:
-    from processor.versions.host import ModelHost
-    from processor.versions.model import ServedModel
+    from freshet_serving.processor.versions.host import ModelHost
+    from freshet_serving.processor.versions.model import ServedModel
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 # Seconds; two or three buckets an octave where a CTR request lives, wider above.

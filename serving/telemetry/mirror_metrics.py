@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from processor.mirror.mirrored_repository import MirroredRepository
-from processor.package.repository import Repository
+from freshet_serving.processor.mirror.mirrored_repository import MirroredRepository
+from freshet_serving.processor.package.repository import Repository
 
 
 def mirror_families(repository: Repository) -> Iterator[Metric]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from processor.extras import needed
-from processor.sessions.predictor import Predictor
-from serving.front_options import FrontOptions
-from serving.telemetry.logs import AccessLog
-from serving.telemetry.metrics import Counts
-from serving.telemetry.otel import OtlpExporter
-from serving.telemetry.tracing import Tracer
+from freshet_serving.processor.extras import needed
+from freshet_serving.processor.sessions.predictor import Predictor
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.telemetry.logs import AccessLog
+from freshet_serving.serving.telemetry.metrics import Counts
+from freshet_serving.serving.telemetry.otel import OtlpExporter
+from freshet_serving.serving.telemetry.tracing import Tracer
 
 
 class Observers:
@@ -33,7 +33,7 @@ class Observers:
         if not self._options.record:
             return
         with needed("record", "record"):
-            from serving.telemetry.recorder import Recorder
+            from freshet_serving.serving.telemetry.recorder import Recorder
         options = self._options
         recorder = Recorder(options.record, options.record_share, options.record_max_bytes, self._name)
         counts.source(recorder.counters)

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from processor.errors import BadInput
-from serving.telemetry.tracing import TraceSpan, Value
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.telemetry.tracing import TraceSpan, Value
 
 PATH = "/v1/traces"
 TIMEOUT_S = 5.0

@@ -26,11 +26,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from processor.columns import Column, Ragged, Strings, nbytes_of
-from processor.errors import Corrupt
-from processor.package.manifest import FLOATS, Input, Manifest
-from processor.package.recording_columns import GENERATION, INPUT, METADATA, OUTPUT, REQUEST, ROW, TIME
-from processor.sessions.request import PredictReply
+from freshet_serving.processor.columns import Column, Ragged, Strings, nbytes_of
+from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.package.manifest import FLOATS, Input, Manifest
+from freshet_serving.processor.package.recording_columns import GENERATION, INPUT, METADATA, OUTPUT, REQUEST, ROW, TIME
+from freshet_serving.processor.sessions.request import PredictReply
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 TYPES = {

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from processor.columns import Column
-from processor.errors import FreshetError
-from processor.generation import Generation
-from processor.package.manifest import Input
-from processor.package.recording_columns import GENERATION, METADATA, OUTPUT, REQUEST, ROW, TIME
-from serving.telemetry.recorded_columns import request_of
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package.recording_columns import GENERATION, METADATA, OUTPUT, REQUEST, ROW, TIME
+from freshet_serving.serving.telemetry.recorded_columns import request_of
 
 FILES = 256
 MOST_S = 5.0

@@ -41,14 +41,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from processor.columns import Column
-from processor.errors import BadInput, FreshetError
-from processor.features.plan import BoundRequest
-from processor.package.manifest import Input, Manifest
-from processor.package.recording_columns import METADATA, ROW
-from processor.sessions.request import Done, PredictReply, PredictRequest
-from processor.versions.replica import Replica
-from serving.telemetry.recorded_columns import RecordedColumns, request_of
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package.recording_columns import METADATA, ROW
+from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, request_of
 
 log = logging.getLogger("freshet.recording")
 

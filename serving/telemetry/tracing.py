@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from processor.generation import Generation
-from processor.sessions.request import Timing
-from serving.codecs.wire import Headers
-from serving.request_headers import TRACEPARENT, request_id_of
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.sessions.request import Timing
+from freshet_serving.serving.codecs.wire import Headers
+from freshet_serving.serving.request_headers import TRACEPARENT, request_id_of
 
 log = logging.getLogger("freshet.trace")
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from processor.sessions.request import Timing
-from processor.watching.stats import GroupStats
+from freshet_serving.processor.sessions.request import Timing
+from freshet_serving.processor.watching.stats import GroupStats
 
 SUCCESSES, SUCCESS_NS, ROWS, FAILURES, FAIL_NS, INPUT_NS, INFER_NS, OUTPUT_NS, BATCHES, LAST_MS = range(10)
 

@@ -1,4 +1,7 @@
-"""`python -m serving.workers FD`: the nursery of workers, FD its end of the channel. Only supervisors start it."""
+"""`python -m freshet_serving.serving.workers FD`: the fork server of workers, FD its end of the channel.
+
+Started by supervisors only.
+"""
 
 import signal
 import sys
@@ -7,6 +10,6 @@ if __name__ == "__main__":
     # The supervisor decides when a worker ends; a signal to the whole group or the whole service reaches it too.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    from serving.workers.nursery import main
+    from freshet_serving.serving.workers.nursery import main
 
     sys.exit(main(int(sys.argv[1])))

@@ -19,9 +19,9 @@ import logging
 import select
 import socket
 
-from serving.front.backlog import HANDSHAKE_S, refuse_newcomers
-from serving.workers.fleet import Fleet
-from serving.workers.fleet_host import FleetHost
+from freshet_serving.serving.front.backlog import HANDSHAKE_S, refuse_newcomers
+from freshet_serving.serving.workers.fleet import Fleet
+from freshet_serving.serving.workers.fleet_host import FleetHost
 
 log = logging.getLogger("freshet.fleet")
 

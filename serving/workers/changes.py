@@ -23,22 +23,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.backends.opening import executable_files
-from processor.clock import Clock
-from processor.errors import Corrupt, FreshetError
-from processor.generation import Generation
-from processor.memory import Handle, advise, share
-from processor.package.manifest import Manifest
-from processor.package.tensors import crc32
-from processor.package.version import VersionReader
-from processor.package.warmup import WARMUP
-from processor.sessions.group import GroupOptions
-from processor.tables.remote.reader import RemoteTables
-from processor.versions.control import ControlWords
-from processor.versions.replica import WRITTEN_BY_READERS, Frame, Replica
-from serving.front.example_text import texts
-from serving.workers.channel import Message
-from serving.workers.parcel import Packed, Parcel, Unpacker
+from freshet_serving.processor.backends.opening import executable_files
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import Corrupt, FreshetError
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.memory import Handle, advise, share
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.tensors import crc32
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.package.warmup import WARMUP
+from freshet_serving.processor.sessions.group import GroupOptions
+from freshet_serving.processor.tables.remote.reader import RemoteTables
+from freshet_serving.processor.versions.control import ControlWords
+from freshet_serving.processor.versions.replica import WRITTEN_BY_READERS, Frame, Replica
+from freshet_serving.serving.front.example_text import texts
+from freshet_serving.serving.workers.channel import Message
+from freshet_serving.serving.workers.parcel import Packed, Parcel, Unpacker
 
 log = logging.getLogger("freshet.workers")
 

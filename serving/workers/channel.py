@@ -28,8 +28,8 @@ from typing import Any
 
 import orjson
 
-from processor import errors
-from processor.errors import FreshetError
+from freshet_serving.processor import errors
+from freshet_serving.processor.errors import FreshetError
 
 MAX_FDS = 253
 MAX_INLINE_NBYTES = 32 << 10

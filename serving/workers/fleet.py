@@ -52,16 +52,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import FreshetError, NotReady
-from processor.memory import reserve, share
-from processor.tables.remote.settings import RemoteConfig
-from serving.access.credentials import DATA_PLACE, Credentials
-from serving.access.meters import clear_place, meter_memory
-from serving.front.holdings import Connections
-from serving.front_options import FrontOptions
-from serving.workers.channel import Channel, Gone, Message, refusal
-from serving.workers.nursery import Nursery
-from serving.workers.parcel import Parcel
+from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.processor.memory import reserve, share
+from freshet_serving.processor.tables.remote.settings import RemoteConfig
+from freshet_serving.serving.access.credentials import DATA_PLACE, Credentials
+from freshet_serving.serving.access.meters import clear_place, meter_memory
+from freshet_serving.serving.front.holdings import Connections
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.workers.channel import Channel, Gone, Message, refusal
+from freshet_serving.serving.workers.nursery import Nursery
+from freshet_serving.serving.workers.parcel import Parcel
 
 log = logging.getLogger("freshet.fleet")
 

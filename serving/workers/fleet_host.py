@@ -38,30 +38,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.clock import Clock, SystemClock
-from processor.columns import Column
-from processor.errors import FreshetError, NotReady
-from processor.generation import Generation
-from processor.mirror.repositories import open_repository
-from processor.overview import describe
-from processor.package.mapped_file import BYTES
-from processor.standing_thread import standing_pool
-from processor.tables.remote.reader import RemoteStats, RemoteTables
-from processor.versions.host import ModelHost
-from processor.versions.preview import Previewed
-from processor.versions.refusals import report
-from processor.versions.replica import Frame
-from processor.versions.served_version import ServedVersion
-from processor.watching.delta_figures import Figure
-from processor.watching.judge import Evidence
-from processor.watching.sketch import Sketch
-from processor.watching.stats import Compared, GroupStats, SessionStats
-from serving.front.model_control import Act, nothing_to_control
-from serving.serve_config import ServeConfig
-from serving.workers.changes import Outgoing, Sender
-from serving.workers.channel import Gone, Message
-from serving.workers.fleet import Fleet, WorkerProcess
-from serving.workers.worker_counts import Totals, add, trial_key
+from freshet_serving.processor.clock import Clock, SystemClock
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.overview import describe
+from freshet_serving.processor.package.mapped_file import BYTES
+from freshet_serving.processor.standing_thread import standing_pool
+from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
+from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.processor.versions.preview import Previewed
+from freshet_serving.processor.versions.refusals import report
+from freshet_serving.processor.versions.replica import Frame
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.watching.delta_figures import Figure
+from freshet_serving.processor.watching.judge import Evidence
+from freshet_serving.processor.watching.sketch import Sketch
+from freshet_serving.processor.watching.stats import Compared, GroupStats, SessionStats
+from freshet_serving.serving.front.model_control import Act, nothing_to_control
+from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.workers.changes import Outgoing, Sender
+from freshet_serving.serving.workers.channel import Gone, Message
+from freshet_serving.serving.workers.fleet import Fleet, WorkerProcess
+from freshet_serving.serving.workers.worker_counts import Totals, add, trial_key
 
 log = logging.getLogger("freshet.fleet")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from processor.versions.host import ModelHost
-from serving.lifecycle import Availability
-from serving.telemetry.metrics import Counts, Metrics
-from serving.workers.fleet_host import FleetHost
+from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.telemetry.metrics import Counts, Metrics
+from freshet_serving.serving.workers.fleet_host import FleetHost
 
 LABELS = ("worker",)
 

@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 
-from serving.workers.channel import Channel, Gone
+from freshet_serving.serving.workers.channel import Channel, Gone
 
 # prctl(2): orphans among this process's descendants become its children.
 SET_CHILD_SUBREAPER = 36
@@ -125,7 +125,7 @@ class Nursery:
         if self._channel is None:
             _take_orphans_in()
             self._channel, there = Channel.pair()
-            command = [sys.executable, "-P", "-m", "serving.workers", str(there.fileno())]
+            command = [sys.executable, "-P", "-m", "freshet_serving.serving.workers", str(there.fileno())]
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
             with there:
                 # Standard output is the supervisor's: whoever started it reads the ready line there.
@@ -149,7 +149,7 @@ class Nursery:
 def main(fd: int) -> int:
     """The process whose end of the channel is this descriptor; in a worker that it forks, the worker."""
     channel = Channel(socket.socket(fileno=fd))
-    from serving.workers import worker
+    from freshet_serving.serving.workers import worker
 
     # What has been imported stays: the collector is not to write on pages that are shared.
     gc.collect()

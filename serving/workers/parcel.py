@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.memory import Handle, attach
+from freshet_serving.processor.memory import Handle, attach
 
 Packed = list[Any]
 

@@ -35,36 +35,36 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
-from processor.allowance import Allowance
-from processor.clock import Clock, SystemClock
-from processor.errors import FreshetError, NotReady, shortage
-from processor.features.limits import DEFAULTS, RequestLimits
-from processor.sessions.group import GroupOptions
-from processor.sessions.occupancy import Occupancy
-from processor.sessions.placement import Groups
-from processor.sessions.predictor import Predictor
-from processor.sessions.session_options import SessionConfig
-from processor.tables.remote.reader import RemoteTables
-from processor.tables.remote.settings import RemoteConfig
-from processor.versions.replica import Replica
-from processor.versions.routes import Routes, VersionStatus, find
-from processor.versions.traffic import Traffic
-from serving.access.credentials import DATA_PLACE, Access, Credentials
-from serving.data_ports import DataPorts
-from serving.front_options import FrontOptions
-from serving.http.guarded_protocol import GuardedProtocol
-from serving.http.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
-from serving.http.protocol import PredictProtocol
-from serving.lifecycle import Lifecycle
-from serving.loading.priority import give_way
-from serving.telemetry.logs import last_words, log_to_stderr
-from serving.telemetry.metrics import Counts
-from serving.telemetry.observers import Observers
-from serving.workers.changes import Receiver
-from serving.workers.channel import Channel, Gone, Message, Starved, refusal
-from serving.workers.parcel import Unpacker
-from serving.workers.sequences import Sequences
-from serving.workers.worker_counts import Report, trial_key
+from freshet_serving.processor.allowance import Allowance
+from freshet_serving.processor.clock import Clock, SystemClock
+from freshet_serving.processor.errors import FreshetError, NotReady, shortage
+from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
+from freshet_serving.processor.sessions.group import GroupOptions
+from freshet_serving.processor.sessions.occupancy import Occupancy
+from freshet_serving.processor.sessions.placement import Groups
+from freshet_serving.processor.sessions.predictor import Predictor
+from freshet_serving.processor.sessions.session_options import SessionConfig
+from freshet_serving.processor.tables.remote.reader import RemoteTables
+from freshet_serving.processor.tables.remote.settings import RemoteConfig
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.routes import Routes, VersionStatus, find
+from freshet_serving.processor.versions.traffic import Traffic
+from freshet_serving.serving.access.credentials import DATA_PLACE, Access, Credentials
+from freshet_serving.serving.data_ports import DataPorts
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.http.guarded_protocol import GuardedProtocol
+from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
+from freshet_serving.serving.http.protocol import PredictProtocol
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.loading.priority import give_way
+from freshet_serving.serving.telemetry.logs import last_words, log_to_stderr
+from freshet_serving.serving.telemetry.metrics import Counts
+from freshet_serving.serving.telemetry.observers import Observers
+from freshet_serving.serving.workers.changes import Receiver
+from freshet_serving.serving.workers.channel import Channel, Gone, Message, Starved, refusal
+from freshet_serving.serving.workers.parcel import Unpacker
+from freshet_serving.serving.workers.sequences import Sequences
+from freshet_serving.serving.workers.worker_counts import Report, trial_key
 
 log = logging.getLogger("freshet.worker")
 

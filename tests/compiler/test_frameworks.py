@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from processor.extras import how_to_install
+from freshet_serving.processor.extras import how_to_install
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
@@ -19,8 +19,8 @@ def run(code):
 def test_importing_and_using_tensorflow_prints_nothing_but_what_is_no_chatter():
     done = run(
         "import os\n"
-        "from compiler.frameworks import tf; tf.constant(1.0) + 1\n"
-        "from compiler import frameworks\n"
+        "from freshet_serving.compiler.frameworks import tf; tf.constant(1.0) + 1\n"
+        "from freshet_serving.compiler import frameworks\n"
         "with frameworks._without_chatter():\n"
         "    os.write(2, b'oneDNN custom operations are on\\nkept\\n')\n"
     )
@@ -29,13 +29,13 @@ def test_importing_and_using_tensorflow_prints_nothing_but_what_is_no_chatter():
 
 @pytest.mark.long
 def test_a_process_without_standard_error_can_import_it_too():
-    assert run("import os; os.close(2); from compiler.frameworks import tf").returncode == 0
+    assert run("import os; os.close(2); from freshet_serving.compiler.frameworks import tf").returncode == 0
 
 
 def test_missing_tensorflow_is_one_clear_line():
     done = run(
         "import sys; sys.modules['tensorflow'] = None\n"
-        "try:\n    import compiler.frameworks\n"
+        "try:\n    import freshet_serving.compiler.frameworks\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
 

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from compiler.progress import bars
+from freshet_serving.compiler.progress import bars
 
 
 def shown(terminal: bool) -> str:

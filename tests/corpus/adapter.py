@@ -16,8 +16,8 @@ from unittest.mock import patch
 import numpy as np
 
 from freshet_serving import PredictRequest, Processor, ProcessorConfig, Ragged, Strings
-from processor.package.keyring import Keyring
-from processor.versions.once import UserOnce
+from freshet_serving.processor.package.keyring import Keyring
+from freshet_serving.processor.versions.once import UserOnce
 from tests.corpus.entry import Scores
 
 WAYS = {"parts": True, "whole": False}

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from models.data.source import Batch, Field, Schema, check_position
-from processor.columns import Column, Ragged, Strings
+from freshet_serving.models.data.source import Batch, Field, Schema, check_position
+from freshet_serving.processor.columns import Column, Ragged, Strings
 from tests.corpus.entry import column_document
 
 KINDS = {

@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from compiler.frameworks import keras, tf
-from compiler.imports.importer import ImportOptions, import_model
-from models.publishing.publisher import Publisher
+from freshet_serving.compiler.frameworks import keras, tf
+from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.models.publishing.publisher import Publisher
 from tests.corpus.entry import column_document
 from tests.corpus.story import MODEL, Story, requests_of
 

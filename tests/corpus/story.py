@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from processor.chain.ledger import Ledger
-from processor.generation import Generation
-from processor.package.keyring import Keyring
-from processor.package.repository import Repository
-from processor.package.version import VersionReader
-from processor.tables.folding import fold
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.keyring import Keyring
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.tables.folding import fold
 from tests.corpus import adapter
 from tests.corpus.entry import (
     ENTRY,

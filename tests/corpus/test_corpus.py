@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from processor.machine import Machine
+from freshet_serving.processor.machine import Machine
 from tests.corpus.entry import FROZEN, digests, entries, read_entry
 from tests.corpus.scoring import lacking, scored
 
@@ -46,7 +46,7 @@ def test_stored_scores_hold_at_every_moment(entry, tmp_path):
 
 @pytest.mark.parametrize("name", ["int8", "bfloat16", "xla"])
 def test_scores_hold_on_a_processor_without_extensions(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("processor.backends.opening.this_machine", lambda: BARE)
+    monkeypatch.setattr("freshet_serving.processor.backends.opening.this_machine", lambda: BARE)
 
     computes = check(read_entry(FROZEN / name), tmp_path)
 

@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.progress import Quiet
-from compiler.recompiling.recompile import CompileOptions, compile_version
-from processor.errors import FreshetError
-from processor.package.repository import Repository
+from freshet_serving.compiler.progress import Quiet
+from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.package.repository import Repository
 from tests.corpus import adapter
 from tests.corpus.entry import FROZEN, read_entry
 

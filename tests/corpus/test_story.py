@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("onnx", reason="packages for tests are made with the train extra")
 
-from models.publishing.publisher import Publisher
+from freshet_serving.models.publishing.publisher import Publisher
 from tests.corpus.entry import ENTRY, column_document, digests, entries, read_entry
 from tests.corpus.scoring import scored
 from tests.corpus.story import MODEL, Story, requests_of

@@ -10,16 +10,16 @@ from unittest.mock import patch
 
 import numpy as np
 
-from compiler.building.calibrate import Tolerance
-from compiler.frameworks import keras
-from compiler.progress import Quiet
-from compiler.recompiling.recompile import CompileOptions, compile_version
-from models.config.train_config import parse_config
-from models.publishing.publisher import Publisher
-from models.training.loop import TrainingRun
-from models.training.publication import publish_version
-from models.zoo.arch import Arch
-from processor.package.delta import Delta, TableDelta, write_delta
+from freshet_serving.compiler.building.calibrate import Tolerance
+from freshet_serving.compiler.frameworks import keras
+from freshet_serving.compiler.progress import Quiet
+from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.publication import publish_version
+from freshet_serving.models.zoo.arch import Arch
+from freshet_serving.processor.package.delta import Delta, TableDelta, write_delta
 from tests.corpus.clicks import Clicks, inputs_of, spread
 from tests.corpus.story import LOWER_PRECISION, MODEL, Story, requests_of
 
@@ -97,7 +97,9 @@ class Training:
             **sections,
         }
         self._run = TrainingRun(parse_config(config), Clicks(FULL_ROWS + 8 * DELTA_ROWS, names, labels))
-        with patch("models.training.full_versions.publish_version", partial(publish_version, buckets=(rows,))):
+        with patch(
+            "freshet_serving.models.training.full_versions.publish_version", partial(publish_version, buckets=(rows,))
+        ):
             self._run.full()
         self._deltas = self._run.stream()
         once = [name for name in names if name in USER_COLUMNS]

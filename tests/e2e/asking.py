@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from freshet_serving.serving.codecs.messages import message
 from loadtest.load.encoding import InputTensor, Signature, encode_kserve, encode_tfs
-from serving.codecs.messages import message
 
 INFER, PREDICT = "/inference.GRPCInferenceService/ModelInfer", "/tensorflow.serving.PredictionService/Predict"
 SIGNATURE = Signature(

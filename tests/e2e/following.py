@@ -29,7 +29,7 @@ def events(first, count):
 
 def learned(checkpoints):
     """How often a run has learned each user, as its newest checkpoint has it."""
-    from models.training.checkpoint import mapped
+    from freshet_serving.models.training.checkpoint import mapped
 
     found = dict.fromkeys(range(USERS), 0)
     for layer in reversed(mapped(checkpoints).tables["user"]):

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models.publishing.publisher import Publisher
-from models.publishing.tracked import Pace, Tracked, TrackedTable
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.models.publishing.tracked import Pace, Tracked, TrackedTable
 from tests.e2e.killing import announce_commits, say
 
 MODEL, ROWS, DIM, BIAS = "small", 40, 4, "mlp_0/bias"
@@ -174,9 +174,9 @@ def finish(repository, checkpoint, kind, seed):
 
 
 def serve(repository, seed):
-    from processor.engine import Processor, ProcessorConfig
-    from processor.errors import FreshetError
-    from processor.generation import Generation
+    from freshet_serving.processor.engine import Processor, ProcessorConfig
+    from freshet_serving.processor.errors import FreshetError
+    from freshet_serving.processor.generation import Generation
 
     draw = random.Random(seed)
     processor = Processor.initialize(ProcessorConfig(str(repository), sessions=1, undo_depth=2))

@@ -46,15 +46,15 @@ def announce_commits():
 def make_run(repository, make_trainer=None):
     """The training run that both the child and its uninterrupted twin make: an endless stream, with tables of which few
     rows are in memory, and ids that wait and leave."""
-    from models.config.feature_sections import FeatureConfig
-    from models.config.model_section import ModelConfig
-    from models.config.publish_section import PublishConfig
-    from models.config.table_sections import TableConfig
-    from models.config.train_config import TrainConfig
-    from models.config.train_section import TrainSettings
-    from models.data.formats import DataConfig
-    from models.data.synthetic import SyntheticSource, default_features
-    from models.training import loop as run
+    from freshet_serving.models.config.feature_sections import FeatureConfig
+    from freshet_serving.models.config.model_section import ModelConfig
+    from freshet_serving.models.config.publish_section import PublishConfig
+    from freshet_serving.models.config.table_sections import TableConfig
+    from freshet_serving.models.config.train_config import TrainConfig
+    from freshet_serving.models.config.train_section import TrainSettings
+    from freshet_serving.models.data.formats import DataConfig
+    from freshet_serving.models.data.synthetic import SyntheticSource, default_features
+    from freshet_serving.models.training import loop as run
 
     # A checkpoint after every batch of the first phase: more to be killed in.
     run.CHECKPOINT_SECONDS = 0.0
@@ -81,7 +81,7 @@ def make_run(repository, make_trainer=None):
 @contextmanager
 def few_rows_in_memory():
     """Of tables with a budget that are made in the block."""
-    from models.embedding import tiered_rows
+    from freshet_serving.models.embedding import tiered_rows
 
     before = tiered_rows.HOT_SHARE, tiered_rows.LEAST_ROWS
     tiered_rows.HOT_SHARE, tiered_rows.LEAST_ROWS = 0.0, HOT_ROWS
@@ -91,8 +91,8 @@ def few_rows_in_memory():
 
 def make_segments_small():
     """Of the logs of this process' tables, so that they are compacted all the time."""
-    from models.embedding import cold_rows
-    from processor.tables import row_log
+    from freshet_serving.models.embedding import cold_rows
+    from freshet_serving.processor.tables import row_log
 
     row_log.SEGMENT_RECORDS = cold_rows.SEGMENT_RECORDS = 16
     row_log.MOST_RECORDS = 1 << 16
@@ -100,8 +100,8 @@ def make_segments_small():
 
 def processes(repository):
     """One of several that train together."""
-    from models.parallel import rank_trainer
-    from models.parallel.mpi_run import take_part
+    from freshet_serving.models.parallel import rank_trainer
+    from freshet_serving.models.parallel.mpi_run import take_part
 
     rank_trainer.TENDED_STEPS = 4
     say("rank", os.environ.get("PMI_RANK", "0"), os.getpid())
@@ -125,8 +125,8 @@ def train(repository, seed=None, make_trainer=None):
 
 def roll_back(repository, draw):
     """Somebody takes a few of the newest generations back."""
-    from processor.chain.ledger import Ledger
-    from processor.package.repository import Repository
+    from freshet_serving.processor.chain.ledger import Ledger
+    from freshet_serving.processor.package.repository import Repository
 
     ledger = Ledger.of(Repository(repository).version(MODEL), whole=True)
     line = ledger.history.line()
@@ -156,11 +156,11 @@ def contents(steps, users=range(20)):
 def serve(repository, scratch, seed):
     """Takes deltas, by upload, by finding them dropped in the folder and by finding their records; rolls back now and
     then. Another trainer would publish: here it is the same process, with a ledger of its own."""
-    from processor.chain.ledger import Ledger
-    from processor.engine import Processor, ProcessorConfig
-    from processor.generation import Generation
-    from processor.package.delta import write_delta
-    from processor.package.repository import Repository
+    from freshet_serving.processor.chain.ledger import Ledger
+    from freshet_serving.processor.engine import Processor, ProcessorConfig
+    from freshet_serving.processor.generation import Generation
+    from freshet_serving.processor.package.delta import write_delta
+    from freshet_serving.processor.package.repository import Repository
     from tests.packages import make_delta
 
     draw = random.Random(seed)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from serving.access.key_file import AskLimits
+from freshet_serving.serving.access.key_file import AskLimits
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import USERS
 from tests.packages import write_package

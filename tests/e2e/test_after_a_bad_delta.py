@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from processor.package.delta import write_delta
+from freshet_serving.processor.package.delta import write_delta
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 from tests.waiting import until
@@ -42,10 +42,10 @@ def wait_until_served(server, model, generation):
 @pytest.mark.parametrize("replay", [False, True])
 def test_rolled_back_by_the_admin_port_the_trainer_makes_the_server_fresh_again(tmp_path, replay):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
-    from models.config.train_config import Beginning
-    from models.data.source import Batch
-    from models.training.loop import TrainingRun
-    from serving.commands.demo import as_json
+    from freshet_serving.models.config.train_config import Beginning
+    from freshet_serving.models.data.source import Batch
+    from freshet_serving.models.training.loop import TrainingRun
+    from freshet_serving.serving.commands.demo import as_json
     from tests.e2e import killing
 
     made = killing.make_run(tmp_path / "repository")

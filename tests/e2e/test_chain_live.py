@@ -6,10 +6,10 @@ import grpc
 import numpy as np
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.package.delta import write_delta
-from processor.package.repository import Repository
-from serving.codecs.messages import message
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.serving.codecs.messages import message
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_weights, reference, tag_id, write_package
 from tests.waiting import until

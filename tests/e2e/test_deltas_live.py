@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from processor.package.delta import write_delta
-from processor.package.tensors import parse_tensors
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.tensors import parse_tensors
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 from tests.waiting import until

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from processor.engine import Processor, ProcessorConfig
-from processor.explaining.spare_executable import SpareExecutables, Way
-from processor.package.delta import write_delta
-from processor.package.manifest import CANDIDATE
-from processor.package.roles import user_features
-from serving.commands.cli import app
+from freshet_serving.processor.engine import Processor, ProcessorConfig
+from freshet_serving.processor.explaining.spare_executable import SpareExecutables, Way
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.manifest import CANDIDATE
+from freshet_serving.processor.package.roles import user_features
+from freshet_serving.serving.commands.cli import app
 from tests.e2e.servers import ALONE, LiveServer
 from tests.explained import scores_by_hand
 from tests.packages import make_delta, write_package
@@ -102,7 +102,7 @@ def test_a_version_that_is_pinned_is_explained_beside_the_newest(tmp_path):
 
 def random_requests(source, manifest, rng, most_rows):
     """Requests of random rows of a source, as JSON; every other one is a user's, whose inputs have one row for all."""
-    from serving.commands.demo import as_json
+    from freshet_serving.serving.commands.demo import as_json
 
     users = {f.input for f in user_features(manifest.features)}
     for n in range(REQUESTS):
@@ -115,14 +115,16 @@ def random_requests(source, manifest, rng, most_rows):
 @pytest.mark.parametrize("arch", ["deepfm", "dlrm", "two_tower", "mmoe"])
 def test_rows_of_a_trained_model_pooled_by_plain_numpy_score_as_was_served(arch, tmp_path, monkeypatch):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
-    from models.config.train_config import load_config
-    from models.data.open_data import open_source
-    from models.training.loop import TrainingRun
-    from models.training.publication import publish_version
+    from freshet_serving.models.config.train_config import load_config
+    from freshet_serving.models.data.open_data import open_source
+    from freshet_serving.models.training.loop import TrainingRun
+    from freshet_serving.models.training.publication import publish_version
     from tests.models.data.sources import real_data
     from tests.models.training.test_zoo_examples import DATA, section
 
-    monkeypatch.setattr("models.training.full_versions.publish_version", partial(publish_version, buckets=(1, 16, 64)))
+    monkeypatch.setattr(
+        "freshet_serving.models.training.full_versions.publish_version", partial(publish_version, buckets=(1, 16, 64))
+    )
     form = section(arch, "data")["format"]
     sets = {"data.path": real_data(DATA[form]), "data.format": form, "publish.repository": str(tmp_path / "r")}
     whole = [f'{key}="{value}"' for key, value in sets.items()]

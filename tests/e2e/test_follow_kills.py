@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.generation import Generation
-from processor.package.repository import Repository
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.repository import Repository
 from tests.e2e.following import MODEL, FolderEvents, FollowingTrainer, RedisEvents, learned, sent
 from tests.e2e.servers import ALONE, LiveServer
 from tests.e2e.test_kills import SEED

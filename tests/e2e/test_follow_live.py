@@ -47,8 +47,8 @@ def test_what_comes_is_learned_served_and_counted_until_somebody_ends_it(source,
         assert "Traceback" not in log
         # What was followed is learned on without --follow too, and ends with what is there.
         source.send(100)
-        from models.config.train_config import load_config
-        from models.training.loop import TrainingRun
+        from freshet_serving.models.config.train_config import load_config
+        from freshet_serving.models.training.loop import TrainingRun
 
         TrainingRun(load_config(trainer.config, ["publish.full_rows=600"])).run()
         assert learned(trainer.checkpoints) == sent(source.count)

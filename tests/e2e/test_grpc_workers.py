@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.codecs.messages import message
+from freshet_serving.serving.codecs.messages import message
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import FLOATS, PROBE, TAGS, USERS, delta_bytes, expected
 from tests.packages import write_package

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.package.delta import write_delta
-from processor.package.repository import Repository
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.repository import Repository
 from tests.e2e.servers import ALONE, LiveServer
 from tests.e2e.test_after_a_bad_delta import freshet
 from tests.guarded import FAULTS, Stream, as_inputs, write_guarded

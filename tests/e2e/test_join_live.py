@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.package.delta import write_delta
-from processor.package.repository import Repository
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.repository import Repository
 from tests.e2e.servers import ALONE, LiveServer, free_port
 from tests.e2e.test_guard_live import as_json
 from tests.e2e.test_kills import SEED

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.generation import Generation
-from processor.package.repository import Repository
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.repository import Repository
 from tests.e2e import killing
 from tests.packages import make_inputs, row_of, write_package
 

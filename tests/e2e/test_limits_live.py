@@ -11,9 +11,9 @@ import grpc
 import numpy as np
 import pytest
 
-from processor.eas import codec as eas
-from serving.codecs.kserve import HEADER_LENGTH
-from serving.codecs.messages import message
+from freshet_serving.processor.eas import codec as eas
+from freshet_serving.serving.codecs.kserve import HEADER_LENGTH
+from freshet_serving.serving.codecs.messages import message
 from tests.e2e.asking import INFER, PREDICT
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import write_package

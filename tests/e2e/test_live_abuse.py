@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from serving.admin.live_stream import MOST_STREAMS
+from freshet_serving.serving.admin.live_stream import MOST_STREAMS
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import write_package
 from tests.waiting import until

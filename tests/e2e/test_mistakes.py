@@ -19,11 +19,11 @@ import pyarrow.parquet
 import pytest
 from onnx import TensorProto, helper
 
-from serving.commands.admin_client import AdminClient
-from serving.commands.cli import main
-from serving.process_layout import Layout
-from serving.serve_config import ServeConfig
-from serving.server import Server
+from freshet_serving.serving.commands.admin_client import AdminClient
+from freshet_serving.serving.commands.cli import main
+from freshet_serving.serving.process_layout import Layout
+from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.server import Server
 from tests.e2e.mistakes import CSV, MISTAKES, TRAIN, Command, Request, body_of
 from tests.packages import write_package
 from tests.waiting import until

@@ -58,7 +58,7 @@ def test_two_servers_follow_deltas_and_a_rollback_at_one_reaches_the_other(addre
 
 
 def test_an_upload_to_one_server_reaches_the_other(address, env, tmp_path):
-    from processor.package.delta import write_delta
+    from freshet_serving.processor.package.delta import write_delta
     from tests.packages import make_delta
 
     with ReplicaSet(address, env, tmp_path, 2) as fleet:
@@ -94,7 +94,7 @@ def test_what_is_trained_there_from_data_there_is_served_from_there(store, env, 
     import pyarrow as pa
     import pyarrow.parquet
 
-    from processor.mirror.object_store import open_store
+    from freshet_serving.processor.mirror.object_store import open_store
 
     rng = np.random.default_rng(0)
     for n in range(3):

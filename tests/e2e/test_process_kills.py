@@ -14,10 +14,10 @@ import threading
 import numpy as np
 import pytest
 
-from models.training.checkpoint import Checkpoints
-from processor.chain.ledger import Ledger
-from processor.generation import Generation
-from processor.package.repository import Repository
+from freshet_serving.models.training.checkpoint import Checkpoints
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.repository import Repository
 from tests.e2e import killing
 from tests.e2e.test_kills import HANGS_AFTER_S, ROOT, ROUNDS, SEED, open_processor
 from tests.e2e.test_trainer_kills import assert_served, newest
@@ -32,7 +32,7 @@ pytest.importorskip("mpi4py", reason="several processes need the mpi extra")
 
 def kill_one_after(lines, draw, processes, log, repository):
     """Starts so many, kills one of them once rank 0 has said `lines` lines; returns all that it said."""
-    from models.parallel.mpi_launch import mpiexec
+    from freshet_serving.models.parallel.mpi_launch import mpiexec
 
     command = [mpiexec(), "-n", str(processes), sys.executable, "-m", "tests.e2e.killing", "processes", repository]
     with open(log, "w") as errors:

@@ -8,8 +8,8 @@ import grpc
 import numpy as np
 import pytest
 
-from processor.package.version import VersionReader
-from processor.package.warmup import WARMUP
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.package.warmup import WARMUP
 from tests.e2e.asking import rpc_messages
 from tests.e2e.servers import LiveServer
 from tests.packages import make_weights, write_package
@@ -139,7 +139,7 @@ def test_requests_are_recorded_and_warm_the_next_version_before_it_is_ready(star
     pytest.importorskip("pyarrow")
     from typer.testing import CliRunner
 
-    from serving.commands.cli import app
+    from freshet_serving.serving.commands.cli import app
 
     repository = tmp_path / "repository"
     arguments = ["recordings", "warmup", "small", "--recordings", str(recordings), "--repository", str(repository)]

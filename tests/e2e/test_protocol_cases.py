@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from processor.package.manifest import Feature, Input
-from processor.package.version import DENSE, VersionWriter
-from serving.codecs.messages import POOL, message
+from freshet_serving.processor.package.manifest import Feature, Input
+from freshet_serving.processor.package.version import DENSE, VersionWriter
+from freshet_serving.serving.codecs.messages import POOL, message
 from tests.e2e import protocol_cases as cases
 from tests.e2e.servers import LiveServer
 from tests.packages import BUCKETS, make_artefact, make_weights, manifest, write_package

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.publishing.publisher import Publisher
-from processor.engine import Processor, ProcessorConfig
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.engine import Processor, ProcessorConfig
 from tests.e2e.killed_publisher import BIAS, DIM, MODEL, ROWS, state_of
 from tests.models.publishing.torches import WHY, torch_python
 from tests.packages import make_weights, rows_of, write_package

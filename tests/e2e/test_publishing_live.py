@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from freshet_serving import Publisher
-from processor.engine import Processor, ProcessorConfig
+from freshet_serving.processor.engine import Processor, ProcessorConfig
 from tests.e2e.servers import ALONE, LiveServer
 from tests.models.publishing.torches import run_torch
 from tests.packages import make_weights, row_of, write_package
@@ -93,7 +93,7 @@ def test_a_rollback_reaches_both_servers_and_training_goes_on_from_there(tmp_pat
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_a_plain_keras_fit_publishes_with_two_lines_more(tmp_path, pair):
     keras = pytest.importorskip("keras", reason="needs the train extra")
-    from compiler.imports.importer import import_model
+    from freshet_serving.compiler.imports.importer import import_model
 
     user, item = keras.Input((1,), dtype="int64", name="user"), keras.Input((1,), dtype="int64", name="item")
     rows = [keras.layers.Embedding(50, 4, name=f"{i.name}_rows")(i) for i in (user, item)]

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from processor.clock import SystemClock
-from processor.package.version import VersionReader
-from processor.tables.remote.push import push
-from processor.tables.remote.settings import open_store
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.tables.remote.push import push
+from freshet_serving.processor.tables.remote.settings import open_store
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected
 from tests.packages import write_package

@@ -8,10 +8,10 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
-from processor.chain.ledger import Ledger
-from processor.package.repository import Repository
-from serving.codecs.messages import message
-from serving.commands.cli import app
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.commands.cli import app
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, write_package
 from tests.waiting import until

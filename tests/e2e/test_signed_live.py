@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
-from processor.chain.chain_record import record_name
-from processor.chain.ledger import Ledger
-from processor.package.keyring import Keyring
-from processor.package.repository import Repository
-from processor.package.signature import new_key
+from freshet_serving.processor.chain.chain_record import record_name
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.package.keyring import Keyring
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.signature import new_key
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, write_package
 from tests.waiting import until

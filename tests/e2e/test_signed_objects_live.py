@@ -6,12 +6,12 @@ import os
 
 import pytest
 
-from processor.chain.chain_record import ChainRecord, record_name
-from processor.chain.ledger import Ledger
-from processor.mirror.object_store import open_store
-from processor.mirror.repositories import open_repository
-from processor.package.keyring import Keyring
-from processor.package.signature import new_key
+from freshet_serving.processor.chain.chain_record import ChainRecord, record_name
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.mirror.object_store import open_store
+from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.package.keyring import Keyring
+from freshet_serving.processor.package.signature import new_key
 from tests.e2e.servers import ALONE
 from tests.object_stage import MODEL, ReplicaSet, served, upload_package
 from tests.outage import Load

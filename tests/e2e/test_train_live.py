@@ -21,8 +21,8 @@ DATA = Path(os.environ.get("FRESHET_DATA", ROOT.parent / "shared" / "data"))
 
 def replay(run, server, frozen_scores):
     """Scores each event by the server before it is learned; returns (AUC served, AUC frozen)."""
-    from compiler.building.auc import auc
-    from serving.commands.demo import as_json
+    from freshet_serving.compiler.building.auc import auc
+    from freshet_serving.serving.commands.demo import as_json
 
     name = run.config.model.name
     labels, served, frozen, generations = [], [], [], []
@@ -47,7 +47,7 @@ def wait_until_served(server, name, generation):
 
 def frozen_model(tmp_path, run):
     """A processor over a copy of version 1 as first published."""
-    from processor.engine import PredictRequest, Processor, ProcessorConfig
+    from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 
     name = run.config.model.name
     shutil.copytree(Path(run.config.publish.repository) / name / "1", tmp_path / "frozen" / name / "1")
@@ -56,7 +56,7 @@ def frozen_model(tmp_path, run):
 
 
 def beats_frozen(tmp_path, config, source):
-    from models.training.loop import TrainingRun
+    from freshet_serving.models.training.loop import TrainingRun
 
     run = TrainingRun(config, source)
     run.full()
@@ -66,8 +66,8 @@ def beats_frozen(tmp_path, config, source):
 
 
 def test_the_refreshed_model_beats_the_frozen_one_on_the_synthetic_stream(tmp_path):
-    from models.config.train_config import parse_config
-    from models.data.synthetic import SyntheticSource, default_features
+    from freshet_serving.models.config.train_config import parse_config
+    from freshet_serving.models.data.synthetic import SyntheticSource, default_features
 
     config = parse_config(
         {
@@ -85,8 +85,8 @@ def test_the_refreshed_model_beats_the_frozen_one_on_the_synthetic_stream(tmp_pa
 def test_the_refreshed_model_beats_the_frozen_one_on_a_slice_of_movielens(tmp_path):
     if not (DATA / "ml-1m").is_dir():
         pytest.skip("MovieLens is not at hand; set FRESHET_DATA to the folder that holds ml-1m")
-    from models.config.train_config import parse_config
-    from models.data.open_data import open_source
+    from freshet_serving.models.config.train_config import parse_config
+    from freshet_serving.models.data.open_data import open_source
 
     raw = {
         "model": {"name": "ml", "hidden": [64]},

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from processor.chain.contents import Contents
-from processor.chain.ledger import Ledger
-from processor.generation import Generation
-from processor.package.repository import Repository
+from freshet_serving.processor.chain.contents import Contents
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.repository import Repository
 from tests.e2e import killing
 from tests.e2e.test_kills import ROUNDS, SEED, bytes_of, kill_after, open_processor
 

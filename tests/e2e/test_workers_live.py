@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from processor.package.delta import write_delta
+from freshet_serving.processor.package.delta import write_delta
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected
 from tests.packages import make_delta, write_package

@@ -27,7 +27,7 @@ import numpy as np
 import uvloop
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from serving.access.key_file import AskLimits, changing
+from freshet_serving.serving.access.key_file import AskLimits, changing
 from tests.e2e.test_access_clients import SecureServer
 from tests.faults.siege import CLIENTS, MAX_RATIO, PAUSE_S, RESULTS, memory_nbytes, tree
 from tests.packages import write_package

@@ -20,12 +20,12 @@ import threading
 import time
 from collections import Counter
 
-from processor.chain.bare_delta import bare_deltas
-from processor.chain.chain_record import HOLD, RELEASE, ROLLBACK
-from processor.chain.ledger import Ledger
-from processor.errors import FreshetError
-from processor.package.delta import write_delta
-from processor.package.repository import Repository
+from freshet_serving.processor.chain.bare_delta import bare_deltas
+from freshet_serving.processor.chain.chain_record import HOLD, RELEASE, ROLLBACK
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.repository import Repository
 from tests.faults.truth import Change, full_state, weights_of
 from tests.packages import write_package
 

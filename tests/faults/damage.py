@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 
-from processor.package.delta import write_delta
+from freshet_serving.processor.package.delta import write_delta
 from tests.faults.truth import Change
 from tests.packages import write_package
 

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from processor.clock import SystemClock
-from processor.package.version import VersionReader
-from processor.tables.remote.push import push
-from processor.tables.remote.settings import open_store
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.tables.remote.push import push
+from freshet_serving.processor.tables.remote.settings import open_store
 from tests.e2e.servers import ALONE, LiveServer
 from tests.faults.committer import Committer
 from tests.faults.load import Asker, Excuses, HttpSide, RpcSide, Tally

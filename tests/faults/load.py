@@ -17,7 +17,7 @@ from collections import Counter
 import grpc
 import numpy as np
 
-from serving.codecs.messages import message
+from freshet_serving.serving.codecs.messages import message
 from tests.e2e.asking import INFER, http_bodies, rpc_messages
 from tests.faults.truth import QUESTIONS
 

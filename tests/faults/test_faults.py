@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from processor.chain.chain_record import record_name
+from freshet_serving.processor.chain.chain_record import record_name
 from tests.faults.__main__ import campaign
 from tests.faults.field import SETUPS, Field
 from tests.faults.injections import INJECTIONS

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from processor.errors import FreshetError
+from freshet_serving.processor.errors import FreshetError
 from tests.fuzz.mutate import mutate
 from tests.fuzz.targets import targets
 

@@ -15,18 +15,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.data.source import Field, Schema
-from models.joining.join_state import JoinState
-from models.joining.join_windows import JoinWindows, newest_lines, write_lines
-from models.joining.joined_folder import LABEL, LATE, JoinedFolder, labelled
-from models.joining.late_share import LateShare
-from models.joining.matching import JoinCounts, OpenOutcomes
-from models.joining.recording_folder import RecordingFolder
-from models.streams.arrived_rows import MessageRows, Rejected, sound_parts
-from models.streams.growing_folder import GrowingFolder
-from models.streams.stream import Segment
-from models.streams.stream_journal import StreamJournal
-from processor.errors import BadInput
+from freshet_serving.models.data.source import Field, Schema
+from freshet_serving.models.joining.join_state import JoinState
+from freshet_serving.models.joining.join_windows import JoinWindows, newest_lines, write_lines
+from freshet_serving.models.joining.joined_folder import LABEL, LATE, JoinedFolder, labelled
+from freshet_serving.models.joining.late_share import LateShare
+from freshet_serving.models.joining.matching import JoinCounts, OpenOutcomes
+from freshet_serving.models.joining.recording_folder import RecordingFolder
+from freshet_serving.models.streams.arrived_rows import MessageRows, Rejected, sound_parts
+from freshet_serving.models.streams.growing_folder import GrowingFolder
+from freshet_serving.models.streams.stream import Segment
+from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.processor.errors import BadInput
 from tests.fuzz.target import Target
 from tests.models.joining.made import recorded_as, recording
 

@@ -9,22 +9,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from processor.chain.chain_record import ChainRecord
-from processor.columns import Packed
-from processor.eas import codec as eas
-from processor.features.plan import SparsePlan
-from processor.package.delta import Delta, TableDelta, _parse_verified, parse_delta, write_delta
-from processor.package.manifest import Feature, File, Input, Manifest, Output, TableEntry
-from processor.package.tensors import header_checksum, parse_tensors, write_tensors
-from processor.package.transforms import Transform
-from processor.package.version import SnapshotList
-from serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
-from serving.codecs.bytes_tensor import decode_bytes
-from serving.codecs.messages import message
-from serving.codecs.templates import Templates
-from serving.http import paths as routes
-from serving.http.chunked_body import ChunkedBody
-from serving.http.http_head import read_head
+from freshet_serving.processor.chain.chain_record import ChainRecord
+from freshet_serving.processor.columns import Packed
+from freshet_serving.processor.eas import codec as eas
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package.delta import Delta, TableDelta, _parse_verified, parse_delta, write_delta
+from freshet_serving.processor.package.manifest import Feature, File, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.tensors import header_checksum, parse_tensors, write_tensors
+from freshet_serving.processor.package.transforms import Transform
+from freshet_serving.processor.package.version import SnapshotList
+from freshet_serving.serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
+from freshet_serving.serving.codecs.bytes_tensor import decode_bytes
+from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.codecs.templates import Templates
+from freshet_serving.serving.http import paths as routes
+from freshet_serving.serving.http.chunked_body import ChunkedBody
+from freshet_serving.serving.http.http_head import read_head
 from tests.fuzz.stream_targets import stream_targets
 from tests.fuzz.target import Target
 
@@ -225,7 +225,7 @@ def eas_request(data):
 
 
 def example_list(data):
-    from serving.rpc.handlers import parse
+    from freshet_serving.serving.rpc.handlers import parse
 
     given = parse("tensorflow.serving.Input", data)
     bound(examples.columns(*examples.of_message(given), MIXED), MIXED)

@@ -18,20 +18,20 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.backends.base import Variant
-from compiler.backends.onnxruntime import to_onnx, with_values
-from compiler.building.compile import build, lower
-from compiler.building.parts import parts
-from compiler.dense.dense_graph import DenseGraph
-from models.bench import FLOATS, TABLES, bench_delta, write_model
-from processor.clock import SystemClock
-from processor.features.plan import SparsePlan
-from processor.package.delta import write_delta
-from processor.package.manifest import WHOLE
-from processor.package.tensors import write_tensors
-from processor.package.version import GRAPH, VersionReader
-from processor.tables.table import descriptor
-from processor.versions.served_version import ServedVersion
+from freshet_serving.compiler.backends.base import Variant
+from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_values
+from freshet_serving.compiler.building.compile import build, lower
+from freshet_serving.compiler.building.parts import parts
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.models.bench import FLOATS, TABLES, bench_delta, write_model
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.manifest import WHOLE
+from freshet_serving.processor.package.tensors import write_tensors
+from freshet_serving.processor.package.version import GRAPH, VersionReader
+from freshet_serving.processor.tables.table import descriptor
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.gpu.package import folder_of, relist
 
 BACKENDS = ("onnxruntime", "xla")

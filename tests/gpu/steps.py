@@ -20,19 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from compiler.imports.boundary import Boundary
-from processor.backends.base import Artefact, Executable, Matrix, aligned
-from processor.backends.cuda import Cuda
-from processor.backends.onnxruntime import OnnxRuntime
-from processor.backends.xla import Xla, XlaProgram, device
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput, Conflict
-from processor.machine import this_machine
-from processor.package.delta import read_delta
-from processor.package.manifest import ExecutableEntry as Entry
-from processor.package.manifest import Manifest
-from processor.package.tensors import map_file, parse_tensors
-from processor.package.version import VersionReader
+from freshet_serving.compiler.imports.boundary import Boundary
+from freshet_serving.processor.backends.base import Artefact, Executable, Matrix, aligned
+from freshet_serving.processor.backends.cuda import Cuda
+from freshet_serving.processor.backends.onnxruntime import OnnxRuntime
+from freshet_serving.processor.backends.xla import Xla, XlaProgram, device
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput, Conflict
+from freshet_serving.processor.machine import this_machine
+from freshet_serving.processor.package.delta import read_delta
+from freshet_serving.processor.package.manifest import ExecutableEntry as Entry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.tensors import map_file, parse_tensors
+from freshet_serving.processor.package.version import VersionReader
 from tests.gpu.package import MODEL, folder_of, only
 
 # Products in float32 may be rounded to TF32 on a GPU; what calibration allows any float32 backend.
@@ -243,7 +243,7 @@ def onnxruntime(check: Check) -> Figures:
 
 def tensorrt(check: Check) -> Figures:
     """TensorRT: an engine from ONNX, right, and refitted with new weights."""
-    from processor.backends.tensorrt import PRECISIONS, TensorRt
+    from freshet_serving.processor.backends.tensorrt import PRECISIONS, TensorRt
 
     if check.target != "cuda":
         raise Skip("TensorRT runs on NVIDIA GPUs alone")

@@ -64,7 +64,7 @@ def test_a_step_that_fails_is_a_line_of_the_report_and_the_others_run(bundle, tm
 
     assert "boundary: passed" in capsys.readouterr().out
     text = (tmp_path / "out" / "REPORT-CPU.md").read_text()
-    assert "| failed: processor.errors.Corrupt: reference" in text
+    assert "| failed: freshet_serving.processor.errors.Corrupt: reference" in text
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,25 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="writing a model needs the train extra")
 
-from models.bench import DIM, FLOATS, LIMIT, MODEL, TABLES, bench_delta, bench_manifest, write_deltas, write_model
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput, NotFound
-from processor.generation import Generation
-from processor.kernels.hashing import init_rows
-from processor.package.delta import read_delta
-from processor.package.manifest import validate
-from processor.package.version import VersionReader, table_file
-from processor.tables.quantise import dequantise, quantise
+from freshet_serving.models.bench import (
+    DIM,
+    FLOATS,
+    LIMIT,
+    MODEL,
+    TABLES,
+    bench_delta,
+    bench_manifest,
+    write_deltas,
+    write_model,
+)
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput, NotFound
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.kernels.hashing import init_rows
+from freshet_serving.processor.package.delta import read_delta
+from freshet_serving.processor.package.manifest import validate
+from freshet_serving.processor.package.version import VersionReader, table_file
+from freshet_serving.processor.tables.quantise import dequantise, quantise
 
 pytestmark = pytest.mark.tensorflow
 

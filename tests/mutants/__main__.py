@@ -185,13 +185,13 @@ def copied(to: Path) -> Path:
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
-    names = {name for name in listed.split("\0") if name and (ROOT / name).is_file()}
+    names = {name for name in listed.split("\0") if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink())}
     for floor in FLOORS:
         names |= {p.relative_to(ROOT).as_posix() for p in (ROOT / floor).rglob("__pycache__/*.nb[ic]")}
     for name in names:
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         # With its times: compiled kernels are told from stale ones by them.
-        shutil.copy2(ROOT / name, to / name)
+        shutil.copy2(ROOT / name, to / name, follow_symlinks=False)
     return to
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 from tests.mutants.operators import Mutant, mutants
+from tests.structure.sources import import_name, own_name
 from tests.test_found import FLOORS, TESTED_BY, found
 
 ROOT = Path(__file__).parents[2]
@@ -76,9 +77,9 @@ def arrows() -> dict[str, set[str]]:
         used = {name.rpartition(".")[0]}
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                used |= {alias.name for alias in node.names}
+                used |= {own_name(alias.name) for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
-                used |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+                used |= {own_name(f"{node.module}{rest}") for rest in ("", *(f".{alias.name}" for alias in node.names))}
         # What is imported runs the packages above it first.
         above = {".".join(parts[:n]) for parts in (other.split(".") for other in used) for n in range(1, len(parts))}
         found[name] = {other for other in used | above if other in names} - {name}
@@ -124,7 +125,7 @@ def beneath(module: str, tests: list[str]) -> tuple[list[str], list[str]]:
     outside = {name for name in libraries if name.partition(".")[0] not in (*FLOORS, "tests")}
     # Test modules and their helpers are pytest's to import; a load test's import other people's event loops.
     ours = {name for name in needed - above if name.partition(".")[0] not in ("tests", "loadtest")}
-    return sorted(name for name in ours if not name.endswith("__main__")), sorted(outside)
+    return sorted(import_name(name) for name in ours if not name.endswith("__main__")), sorted(outside)
 
 
 def compiles(module: str) -> bool:

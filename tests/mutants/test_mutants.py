@@ -140,9 +140,13 @@ def test_what_a_mutant_does_not_change_is_known_before_it():
     assert "tests/processor/tables/test_table.py" in beside
     assert "tests/processor/tables/test_arena.py" not in beside
     above = subjects.importers(module)
-    assert {"processor.tables.table", "tests.processor.tables.test_tier", "processor.engine"} <= above
+    assert {
+        "freshet_serving.processor.tables.table",
+        "tests.processor.tables.test_tier",
+        "freshet_serving.processor.engine",
+    } <= above
     ours, libraries = subjects.beneath(module, ["tests/processor/tables/test_tier.py"])
-    assert {"processor.tables.row_log", "processor.kernels.rows"} <= set(ours)
+    assert {"freshet_serving.processor.tables.row_log", "freshet_serving.processor.kernels.rows"} <= set(ours)
     assert not above & set(ours)
     assert "numpy" in libraries
     assert subjects.compiles("processor/kernels/rows.py")

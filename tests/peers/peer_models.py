@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from compiler.frameworks import tf
-from compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.importer import ImportOptions, import_model
 from tests.compiler.imports.foreign import without_deprecations
 
 VERSION = 123

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from serving.codecs.messages import POOL, message
+from freshet_serving.serving.codecs.messages import POOL, message
 from tests.peers.expectations import Anything, Expectation, Has, Where
 
 PACKAGE = "tensorflow.serving."

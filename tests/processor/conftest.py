@@ -2,7 +2,7 @@
 
 import pytest
 
-from processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.ledger import Ledger
 from tests.packages import write_package
 from tests.processor.engines import USERS, processors
 from tests.processor.mirror.bucket import Bucket

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig
-from processor.package.delta import write_delta
+from freshet_serving.processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.package.delta import write_delta
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id
 
 USERS = range(20)

@@ -1,7 +1,7 @@
 import pytest
 
-from processor.allowance import Allowance
-from processor.cores import available
+from freshet_serving.processor.allowance import Allowance
+from freshet_serving.processor.cores import available
 
 PERIOD = "100000\n"
 

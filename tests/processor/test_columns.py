@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.columns import Packed, Place, Places, Ragged, Strings
+from freshet_serving.processor.columns import Packed, Place, Places, Ragged, Strings
 
 texts = st.lists(st.text(max_size=8) | st.binary(max_size=8), max_size=10)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.cores import available, numa_nodes, on, parse_cpus, parse_cpusets, run_on, spread
-from processor.errors import BadInput
+from freshet_serving.processor.cores import available, numa_nodes, on, parse_cpus, parse_cpusets, run_on, spread
+from freshet_serving.processor.errors import BadInput
 
 
 def cores(*numbers):

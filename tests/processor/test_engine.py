@@ -8,18 +8,18 @@ import threading
 import numpy as np
 import pytest
 
-from processor.backends.cost import CostTable
-from processor.engine import Processor, ProcessorConfig
-from processor.errors import (
+from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.engine import Processor, ProcessorConfig
+from freshet_serving.processor.errors import (
     BadInput,
     FreshetError,
     NotFound,
     NotReady,
 )
-from processor.generation import Generation
-from processor.package import place as place_module
-from processor.sessions.group import HOLDS
-from processor.sessions.session_options import GroupConfig
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package import place as place_module
+from freshet_serving.processor.sessions.group import HOLDS
+from freshet_serving.processor.sessions.session_options import GroupConfig
 from tests.packages import make_delta, write_package
 from tests.processor.engines import (
     TIMEOUT_S,

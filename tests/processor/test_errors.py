@@ -4,11 +4,11 @@ import errno
 
 import pytest
 
-from processor.errors import Corrupt, NotReady, nearest, nearest_file, shortage, unreadable
-from processor.package.delta import read_delta_file
-from processor.package.mapped_file import MappedFile
-from processor.package.tensors import map_file
-from processor.package.version import VersionReader
+from freshet_serving.processor.errors import Corrupt, NotReady, nearest, nearest_file, shortage, unreadable
+from freshet_serving.processor.package.delta import read_delta_file
+from freshet_serving.processor.package.mapped_file import MappedFile
+from freshet_serving.processor.package.tensors import map_file
+from freshet_serving.processor.package.version import VersionReader
 from tests.descriptors import few_descriptors
 from tests.packages import write_package
 

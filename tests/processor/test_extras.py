@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from processor import extras
-from processor.errors import BadInput
-from processor.extras import EXTRA_OF, how_to_install, needed, wanted
+from freshet_serving.processor import extras
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extras import EXTRA_OF, how_to_install, needed, wanted
 
 
 @pytest.mark.parametrize("library", sorted(EXTRA_OF))
@@ -19,7 +19,7 @@ def test_a_smaller_extra_is_named_where_there_is_one():
 
 
 def test_line_works_where_it_is_pasted_a_checkout_or_an_environment_with_the_distribution(monkeypatch, tmp_path):
-    checkout = Path(extras.__file__).parents[1]
+    checkout = Path(extras.__file__).resolve().parents[1]
     monkeypatch.setattr(sys, "prefix", str(checkout / ".venv"))
     assert how_to_install("record") == ".venv/bin/pip install -e '.[record]'"
     monkeypatch.setattr(sys, "prefix", "/usr")
@@ -33,7 +33,7 @@ def test_a_library_that_is_there_and_broken_is_not_to_be_installed_again():
     assert line == "a client needs httpx, which is installed and cannot be loaded: libz.so.1: no version information"
 
 
-@pytest.mark.parametrize("name", ["numpy", "models.data", None])
+@pytest.mark.parametrize("name", ["numpy", "freshet_serving.models.data", None])
 def test_other_failures_pass(name):
     error = ModuleNotFoundError("no", name=name)
     assert wanted("this command", error) is None

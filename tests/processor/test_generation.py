@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import BadInput, Conflict
-from processor.generation import Generation, Position
+from freshet_serving.processor.errors import BadInput, Conflict
+from freshet_serving.processor.generation import Generation, Position
 
 numbers = st.integers(0, 10**18 - 1)
 

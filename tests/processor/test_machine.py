@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.machine import Machine, parse, target_of, this_machine
+from freshet_serving.processor.machine import Machine, parse, target_of, this_machine
 
 XEON = """processor\t: 0
 model name\t: Intel(R) Xeon(R) Processor @ 2.50GHz

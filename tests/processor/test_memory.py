@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from processor.memory import ScratchFile, advise, attach, gather, pieces, private_copy, reserve, share
-from processor.package.tensors import map_file
+from freshet_serving.processor.memory import ScratchFile, advise, attach, gather, pieces, private_copy, reserve, share
+from freshet_serving.processor.package.tensors import map_file
 from tests.descriptors import open_fds, settled_fds
 
 
@@ -61,7 +61,7 @@ def test_a_private_copy_is_writable_and_leaves_its_source_alone():
 
 
 def test_the_pieces_of_a_mapped_view_are_its_bytes_and_none_of_a_file_that_was_cut_short(tmp_path, monkeypatch):
-    monkeypatch.setattr("processor.memory.PIECE_NBYTES", 64)
+    monkeypatch.setattr("freshet_serving.processor.memory.PIECE_NBYTES", 64)
     data = np.arange(100, dtype=np.int64)
     (tmp_path / "file").write_bytes(b"12345678" + data.tobytes())
     view = map_file(tmp_path / "file")[8:].view(np.int64)[3:90].reshape(29, 3)

@@ -2,8 +2,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from processor.errors import BadInput
-from processor.options import above, between, check, default_of, one_of, option, options_of
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.options import above, between, check, default_of, one_of, option, options_of
 
 
 @dataclass

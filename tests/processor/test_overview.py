@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from processor.clock import FakeClock
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import Expired
-from processor.generation import Generation
-from processor.overview import model_stats, version_stats
-from processor.package.delta import write_delta
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import Expired
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.overview import model_stats, version_stats
+from freshet_serving.processor.package.delta import write_delta
 from tests.packages import make_delta, make_inputs, write_package
 
 USERS = range(20)

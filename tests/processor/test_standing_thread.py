@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from processor.errors import NotReady
-from processor.standing_thread import Errand, StandingThread, spawn, standing_pool
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.standing_thread import Errand, StandingThread, spawn, standing_pool
 
 
 @pytest.fixture

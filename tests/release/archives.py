@@ -26,13 +26,18 @@ HOME = Path("serving") / "client"
 
 
 def lay_out(root: Path, folder: Path, epoch_s: int) -> None:
-    """What git tracks as it lies there, links followed, all of one time."""
+    """Lay out what git tracks, all of one time; links to files become files, links to folders stay."""
     for line in git(root, "ls-files", "--stage", "-z").split("\0"):
         mode, _, name = line.partition(" ")[0], *line.partition("\t")[1:]
         source, target = root / name, folder / name
-        if not name or not source.is_file():
+        if not name:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink() and source.is_dir():
+            target.symlink_to(source.readlink())
+            continue
+        if not source.is_file():
+            continue
         shutil.copyfile(source, target)
         target.chmod(0o755 if mode == "100755" else 0o644)
         os.utime(target, (epoch_s, epoch_s))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import os
 import tarfile
 import tomllib
 import zipfile
@@ -20,9 +21,11 @@ MOST_NBYTES = 8 << 20
 
 
 def package_files(root: Path) -> set[str]:
-    """Every tracked file that a package consists of."""
-    names = git(root, "ls-files", *PACKAGES).splitlines()
-    return {name for name in names if not name.endswith(LEFT_OUT)}
+    """Return every tracked file of the packages by its place in an archive, where links to folders are folders."""
+    names = (Path(name) for name in git(root, "ls-files", *PACKAGES).splitlines())
+    files = (name for name in names if not (root / name).is_dir())
+    places = (name if name.parts[0] == PACKAGES[0] else Path(PACKAGES[0], name) for name in files)
+    return {place.as_posix() for place in places if not place.as_posix().endswith(LEFT_OUT)}
 
 
 def client_files(root: Path) -> set[str]:
@@ -31,7 +34,7 @@ def client_files(root: Path) -> set[str]:
     held = tomllib.loads((home / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     files: set[str] = set()
     for source, target in held["force-include"].items():
-        path = (home / source).resolve()
+        path = Path(os.path.normpath(home / source))
         assert path.exists(), source
         assert path == root / target, source
         files.update(f.relative_to(root).as_posix() for f in path.rglob("*.py")) if path.is_dir() else files.add(target)

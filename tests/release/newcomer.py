@@ -53,7 +53,7 @@ def requirement(line: str) -> str:
 def install_lines() -> list[str]:
     """Every `pip install freshet...` in what people read, as written; those of messages as they are printed where the
     distribution is installed rather than a checkout."""
-    from processor.extras import DISTRIBUTION, EXTRA_OF
+    from freshet_serving.processor.extras import DISTRIBUTION, EXTRA_OF
 
     texts = [path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
     for room in ("freshet_serving", "serving", "models", "compiler", "processor"):

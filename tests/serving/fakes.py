@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from processor.columns import Ragged, Strings
-from processor.engine import Applied, PredictReply, PredictRequest, VersionStatus
-from processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
-from processor.features.limits import DEFAULTS, RequestLimits
-from processor.generation import Generation
-from processor.package.manifest import Input, Manifest, Output
-from processor.sessions.request import Done
-from processor.versions.change_results import RolledBack
-from processor.versions.probation import Vigilance
-from processor.versions.traffic import Traffic
-from processor.watching.aftermath import LabelSums
-from processor.watching.histogram import Histogram
-from processor.watching.sketch import Block, Sketch, note_batch
-from processor.watching.stats import ChainStatus, GroupStats, SessionStats
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.engine import Applied, PredictReply, PredictRequest, VersionStatus
+from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
+from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.manifest import Input, Manifest, Output
+from freshet_serving.processor.sessions.request import Done
+from freshet_serving.processor.versions.change_results import RolledBack
+from freshet_serving.processor.versions.probation import Vigilance
+from freshet_serving.processor.versions.traffic import Traffic
+from freshet_serving.processor.watching.aftermath import LabelSums
+from freshet_serving.processor.watching.histogram import Histogram
+from freshet_serving.processor.watching.sketch import Block, Sketch, note_batch
+from freshet_serving.processor.watching.stats import ChainStatus, GroupStats, SessionStats
 
 GENERATION = Generation(3, 17)
 

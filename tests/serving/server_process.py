@@ -10,8 +10,8 @@ import sys
 import threading
 from typing import Any
 
-from serving.serve_config import load_config
-from serving.server import Server
+from freshet_serving.serving.serve_config import load_config
+from freshet_serving.serving.server import Server
 from tests.serving.fakes import PACKED, FakeProcessor
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serving.data_ports import DataPorts
+from freshet_serving.serving.data_ports import DataPorts
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 import json
 from dataclasses import asdict
 
-from serving.front_options import FrontOptions
-from serving.serve_config import ServeConfig
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.serve_config import ServeConfig
 
 
 def test_the_configuration_makes_the_options_of_its_ports():

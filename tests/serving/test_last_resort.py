@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from serving import last_resort as last_resort_module
-from serving.last_resort import STATUS, WORDS, LastResort
+from freshet_serving.serving import last_resort as last_resort_module
+from freshet_serving.serving.last_resort import STATUS, WORDS, LastResort
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_once_it_has_ended_in_order_a_process_has_a_moment_left(ends, monkeypatc
 # A process of its own: the signals of a test runner may reach any thread of the libraries that it has loaded.
 OVERHEARD = """
 import os, signal, socket, threading
-from serving.last_resort import LastResort
+from freshet_serving.serving.last_resort import LastResort
 
 theirs, ours = socket.socketpair()
 ours.setblocking(False)

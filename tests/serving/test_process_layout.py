@@ -2,10 +2,10 @@ import math
 
 import pytest
 
-from processor.allowance import Allowance
-from processor.package.repository import Repository
-from serving.process_layout import Burden, Layout
-from serving.serve_config import ServeConfig
+from freshet_serving.processor.allowance import Allowance
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.serving.process_layout import Burden, Layout
+from freshet_serving.serving.serve_config import ServeConfig
 from tests.packages import write_package
 
 GIB, NONE = 1 << 30, Burden()

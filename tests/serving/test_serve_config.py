@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from processor.errors import BadInput
-from processor.sessions.placement import GroupConfig, SessionConfig
-from processor.watching.judge import Bounds
-from serving.process_layout import Layout
-from serving.serve_config import ServeConfig, load_config
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.sessions.placement import GroupConfig, SessionConfig
+from freshet_serving.processor.watching.judge import Bounds
+from freshet_serving.serving.process_layout import Layout
+from freshet_serving.serving.serve_config import ServeConfig, load_config
 
 
 def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(tmp_path):

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 
-from processor.errors import BadInput
-from serving.front import catalog
-from serving.serve_config import ServeConfig
-from serving.server import DRAIN_STEPS, Server
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.front import catalog
+from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.server import DRAIN_STEPS, Server
 from tests.serving.fakes import FakeProcessor
 from tests.waiting import until
 

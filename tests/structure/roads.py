@@ -36,8 +36,8 @@ NEEDED = ("moto", "obstore")
 
 def predict() -> list[str]:
     """Return the files on the way of one predict over HTTP."""
-    from serving.serve_config import ServeConfig
-    from serving.server import Server
+    from freshet_serving.serving.serve_config import ServeConfig
+    from freshet_serving.serving.server import Server
 
     body = json.dumps({"inputs": {"user": [1, 2], "tags": [["a"], ["b", "c"]], "floats": [[0.5] * 4] * 2}}).encode()
     with tempfile.TemporaryDirectory() as folder, Recorder(ROOT) as recorder:
@@ -88,7 +88,7 @@ def object_delta() -> list[str] | str:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         return f"not taken: {' and '.join(missing)} is not installed (extras objects and dev)"
-    from processor.mirror.object_store import open_store
+    from freshet_serving.processor.mirror.object_store import open_store
     from tests.object_server import ObjectServer
 
     with ObjectServer() as server, tempfile.TemporaryDirectory() as folder, _environment(server.env):
@@ -102,8 +102,8 @@ def object_delta() -> list[str] | str:
 
 
 def _delta(address: str, options: dict[str, str], env: dict[str, str]) -> list[str]:
-    from processor.engine import Processor, ProcessorConfig
-    from serving.loading.watcher import Watcher
+    from freshet_serving.processor.engine import Processor, ProcessorConfig
+    from freshet_serving.serving.loading.watcher import Watcher
 
     with Recorder(ROOT) as recorder, Processor.initialize(ProcessorConfig(address, **options)) as processor:
         lines: list[str] = []
@@ -142,8 +142,8 @@ def _publisher(address: str, env: dict[str, str]) -> Iterator[Callable[[int], No
 
 
 def _publish(address: str) -> None:
-    from processor.chain.ledger import Ledger
-    from processor.mirror.repositories import open_repository
+    from freshet_serving.processor.chain.ledger import Ledger
+    from freshet_serving.processor.mirror.repositories import open_repository
     from tests.packages import make_delta
 
     ledger = Ledger.of(open_repository(address).version(MODEL, 1))

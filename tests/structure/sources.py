@@ -32,6 +32,11 @@ def own_name(name: str) -> str:
     return rest if head == PREFIX and rest.partition(".")[0] in FLOORS[1:] else name
 
 
+def import_name(name: str) -> str:
+    """Return what a module of a top folder is imported as: own_name() the other way round."""
+    return f"{PREFIX}.{name}" if name.partition(".")[0] in FLOORS[1:-1] else name
+
+
 def subpackage_of(module: str) -> str:
     """Return the folder or flat module below a top folder that a module belongs to; the top folder's own for itself."""
     return ".".join(module.split(".")[:2])

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frameworks import tf
-from compiler.imports.onnx_graph.calls import Call, Translator
-from compiler.imports.ops import words
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.onnx_graph.calls import Call, Translator
+from freshet_serving.compiler.imports.ops import words
 
 CAST: dict[int, Any] = {
     1: tf.float32,

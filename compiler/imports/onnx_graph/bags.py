@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compiler.imports.onnx_graph.untrusted import Array, OnnxBody, OnnxModel, OnnxNode
-from compiler.imports.ops import words
-from processor.errors import BadInput
+from freshet_serving.compiler.imports.onnx_graph.untrusted import Array, OnnxBody, OnnxModel, OnnxNode
+from freshet_serving.compiler.imports.ops import words
+from freshet_serving.processor.errors import BadInput
 
 BAG, DOMAIN = "EmbeddingBag", "freshet"
 MODES = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max"}

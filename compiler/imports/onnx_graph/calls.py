@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frameworks import tf
-from compiler.imports.onnx_graph.untrusted import Array, OnnxNode
-from processor.errors import BadInput, TooLarge
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.onnx_graph.untrusted import Array, OnnxNode
+from freshet_serving.processor.errors import BadInput, TooLarge
 
 MAX_MADE = 1 << 24
 """Numbers that an operator may make of constants alone."""

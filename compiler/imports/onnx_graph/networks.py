@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from compiler.frameworks import tf
-from compiler.imports.onnx_graph.bags import BAG
-from compiler.imports.onnx_graph.calls import Call, Translator, length
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.onnx_graph.bags import BAG
+from freshet_serving.compiler.imports.onnx_graph.calls import Call, Translator, length
 
 
 def _product(call: Call) -> Any:

@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from compiler.imports.inputs import plain
-from compiler.imports.onnx_graph.bags import Offsets
-from compiler.imports.onnx_graph.untrusted import OnnxModel, load_proto
-from processor.errors import BadInput
+from freshet_serving.compiler.imports.inputs import plain
+from freshet_serving.compiler.imports.onnx_graph.bags import Offsets
+from freshet_serving.compiler.imports.onnx_graph.untrusted import OnnxModel, load_proto
+from freshet_serving.processor.errors import BadInput
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
 MAX_S = 60.0

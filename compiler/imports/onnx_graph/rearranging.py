@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frameworks import tf
-from compiler.imports.onnx_graph.calls import BatchLast, Call, Translator, length, sizes
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.onnx_graph.calls import BatchLast, Call, Translator, length, sizes
 
 FAR = 2**31 - 1
 

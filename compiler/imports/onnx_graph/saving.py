@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frameworks import quiet, saved_model_pb2, tf
-from compiler.imports.onnx_graph.bags import Offsets, find_bags, splits_of
-from compiler.imports.onnx_graph.branches import decided
-from compiler.imports.onnx_graph.proof import OnnxProof
-from compiler.imports.onnx_graph.translation import Translation, weights_of
-from compiler.imports.onnx_graph.untrusted import OnnxBody, OnnxInput, OnnxModel, read_onnx
-from processor.errors import BadInput, FreshetError
+from freshet_serving.compiler.frameworks import quiet, saved_model_pb2, tf
+from freshet_serving.compiler.imports.onnx_graph.bags import Offsets, find_bags, splits_of
+from freshet_serving.compiler.imports.onnx_graph.branches import decided
+from freshet_serving.compiler.imports.onnx_graph.proof import OnnxProof
+from freshet_serving.compiler.imports.onnx_graph.translation import Translation, weights_of
+from freshet_serving.compiler.imports.onnx_graph.untrusted import OnnxBody, OnnxInput, OnnxModel, read_onnx
+from freshet_serving.processor.errors import BadInput, FreshetError
 
 SIGNATURE = "serving_default"
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frameworks import tf
-from compiler.imports.inputs import plain
-from compiler.imports.onnx_graph import arithmetic, networks, rearranging
-from compiler.imports.onnx_graph.bags import DOMAIN
-from compiler.imports.onnx_graph.calls import BatchLast, Call
-from compiler.imports.onnx_graph.untrusted import Array, OnnxBody, OnnxNode
-from processor.errors import BadInput, FreshetError
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.inputs import plain
+from freshet_serving.compiler.imports.onnx_graph import arithmetic, networks, rearranging
+from freshet_serving.compiler.imports.onnx_graph.bags import DOMAIN
+from freshet_serving.compiler.imports.onnx_graph.calls import BatchLast, Call
+from freshet_serving.compiler.imports.onnx_graph.untrusted import Array, OnnxBody, OnnxNode
+from freshet_serving.processor.errors import BadInput, FreshetError
 
 TRANSLATORS = arithmetic.TRANSLATORS | rearranging.TRANSLATORS | networks.TRANSLATORS
 # What exporters call values that PyTorch has no name for.

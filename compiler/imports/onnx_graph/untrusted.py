@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.imports.ops import words
-from processor.errors import BadInput, FreshetError, TooLarge
-from processor.extras import needed
-from processor.package.regular_file import read_file
+from freshet_serving.compiler.imports.ops import words
+from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
+from freshet_serving.processor.extras import needed
+from freshet_serving.processor.package.regular_file import read_file
 
 with needed("importing an ONNX file"):
     import onnx

@@ -61,9 +61,9 @@ def _start(repository: Path) -> dict[str, float]:
 
 def _publisher(repository: Path) -> Callable[[], None]:
     """Publishes one more delta at each call."""
-    from models.bench import MODEL, bench_delta
-    from processor.chain.ledger import Ledger
-    from processor.package.repository import Repository
+    from freshet_serving.models.bench import MODEL, bench_delta
+    from freshet_serving.processor.chain.ledger import Ledger
+    from freshet_serving.processor.package.repository import Repository
 
     version = Repository(repository).version(MODEL)
     ledger = Ledger.of(version)

@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from freshet_serving.models.bench import bench_delta
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.version import VersionReader
 from loadtest.bench.harness import Bench, Result, Row, ServerSide
 from loadtest.load.admin_calls import post_delta
 from loadtest.load.launch import RunningServer
 from loadtest.load.openloop import Openloop
 from loadtest.load.outcome import encode, merge
 from loadtest.load.sides import Ratio, Side, compare, ratio, values
-from models.bench import bench_delta
-from processor.package.delta import write_delta
-from processor.package.version import VersionReader
 
 CANDIDATES = 64
 LOAD = 0.7

@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
+from freshet_serving.processor.sessions import session as session_module
+from freshet_serving.serving.front import exchange as exchange_module
+from freshet_serving.serving.telemetry import tracing as tracing_module
+from freshet_serving.serving.telemetry.otel import OtlpExporter
+from freshet_serving.serving.telemetry.tracing import Tracer
 from loadtest.bench.front import FrontEnd
 from loadtest.bench.harness import CONNECTIONS, Bench, Result, Row
 from loadtest.bench.pairs import Pair, compare
 from loadtest.load.sides import Ratio
-from processor.sessions import session as session_module
-from serving.front import exchange as exchange_module
-from serving.telemetry import tracing as tracing_module
-from serving.telemetry.otel import OtlpExporter
-from serving.telemetry.tracing import Tracer
 
 GOAL = 1.02
 TRACE_SHARE = 0.01

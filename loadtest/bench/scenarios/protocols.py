@@ -16,6 +16,10 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from freshet_serving.processor.eas import codec as eas
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.serving.codecs import tfs_rest
+from freshet_serving.serving.codecs.messages import message
 from loadtest.bench import pairs
 from loadtest.bench.harness import CONNECTIONS, Bench, Result, Row
 from loadtest.load import h2load, wrk
@@ -23,10 +27,6 @@ from loadtest.load.encoding import encode_kserve
 from loadtest.load.launch import CommandFailed, RunningServer
 from loadtest.load.payload import BENCH, Payload, bench_inputs
 from loadtest.load.sides import Ratio, Side, compare, ratio, values
-from processor.eas import codec as eas
-from processor.package.manifest import Manifest
-from serving.codecs import tfs_rest
-from serving.codecs.messages import message
 
 CANDIDATES = 64
 BASE = "KServe, binary, HTTP"

@@ -9,12 +9,12 @@ import statistics
 import time
 from pathlib import Path
 
+from freshet_serving.processor.package.repository import Repository
 from loadtest.bench.harness import Bench, Result, Row
 from loadtest.load.launch import RunningServer
 from loadtest.load.openloop import Openloop
 from loadtest.load.outcome import encode, merge
 from loadtest.load.sides import Side, compare, ratio, values
-from processor.package.repository import Repository
 
 CANDIDATES = 64
 LOAD = 0.5

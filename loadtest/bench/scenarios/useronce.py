@@ -8,6 +8,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.overview import model_stats
 from loadtest.bench.bench_useronce import DIMS, payload, repeated, requests
 from loadtest.bench.compute import ROOT
 from loadtest.bench.harness import CONNECTIONS, Bench, Result, Row
@@ -16,8 +18,6 @@ from loadtest.bench.pairs import compare as in_turn
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed
 from loadtest.load.sides import Ratio, Side, compare, ratio, values
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.overview import model_stats
 
 CANDIDATES = 256
 GOAL = 1.2

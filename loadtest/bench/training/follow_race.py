@@ -29,13 +29,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from compiler.building.auc import auc
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.models.data.movielens import MovieLensSource
+from freshet_serving.models.data.source import Batch, Field
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from loadtest.load.launch import free_ports, freshet
 from loadtest.reports.report import machine, opening, origin
-from models.data.movielens import MovieLensSource
-from models.data.source import Batch, Field
-from processor.columns import Strings
-from processor.engine import PredictRequest, Processor, ProcessorConfig
 
 RESULTS = Path(__file__).parents[2] / "results"
 MODEL = "followed"

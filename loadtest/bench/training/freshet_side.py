@@ -9,13 +9,13 @@ import itertools
 import sys
 from collections.abc import Iterator
 
+from freshet_serving.models.config.train_config import TrainConfig, parse_config
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.training.spec import draft
+from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench.training.race_shape import DENSE_RATE, DIM, FEATURES, HIDDEN, RATE, RaceShape
 from loadtest.bench.training.turns import serve
-from models.config.train_config import TrainConfig, parse_config
-from models.data.source import Batch
-from models.pipeline.ahead import Ahead
-from models.training.spec import draft
-from models.training.trainer import Trainer
 
 
 def race_config(shape: RaceShape) -> TrainConfig:

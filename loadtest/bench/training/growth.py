@@ -28,14 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.embedding.variable import EmbeddingVariable
+from freshet_serving.models.training.spec import draft
+from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench.scale import resident_nbytes
 from loadtest.bench.training.race_shape import DENSE_RATE, DIM, FEATURES, HIDDEN, RATE
 from loadtest.reports.report import machine, opening, origin, table
-from models.config.train_config import parse_config
-from models.data.source import Batch
-from models.embedding.variable import EmbeddingVariable
-from models.training.spec import draft
-from models.training.trainer import Trainer
 
 RESULTS = Path(__file__).parents[2] / "results"
 MILLION = 1_000_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from compiler.building.auc import auc
-from compiler.frameworks import keras
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.compiler.frameworks import keras
+from freshet_serving.models.training.spec import draft
+from freshet_serving.models.zoo.arch import build_arch
+from freshet_serving.models.zoo.dense_input import DenseInput
 from loadtest.bench.training.quality_rows import Float32s, QualityRows, Run, best_epoch
-from models.training.spec import draft
-from models.zoo.arch import build_arch
-from models.zoo.dense_input import DenseInput
 
 SCORED_ROWS = 8192
 

@@ -32,23 +32,23 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from rich.console import Console
 
-from compiler.building.auc import auc
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.models.config.train_config import TrainConfig, parse_config
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.data.synthetic import SyntheticSource, default_features
+from freshet_serving.models.joining.join_run import WINDOWS, JoinRun
+from freshet_serving.models.joining.join_settings import JoinSettings
+from freshet_serving.models.joining.join_windows import newest_lines
+from freshet_serving.models.joining.joined_folder import LABEL, WEIGHT
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.training.defaults import chosen
+from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.processor.columns import Ragged
 from loadtest.bench.labelled_tables import FirstRows
 from loadtest.reports.report import machine, opening, origin, table
-from models.config.train_config import TrainConfig, parse_config
-from models.data.formats import DataConfig
-from models.data.open_data import open_source
-from models.data.source import Batch
-from models.data.synthetic import SyntheticSource, default_features
-from models.joining.join_run import WINDOWS, JoinRun
-from models.joining.join_settings import JoinSettings
-from models.joining.join_windows import newest_lines
-from models.joining.joined_folder import LABEL, WEIGHT
-from models.pipeline.ahead import Ahead
-from models.training.defaults import chosen
-from models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
-from models.training.trainer import Trainer
-from processor.columns import Ragged
 
 RESULTS = Path(__file__).parents[2] / "results"
 KNOWN_ROWS, STREAM_ROWS, SCORED_ROWS = 40_000, 200_000, 60_000

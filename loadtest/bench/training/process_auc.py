@@ -14,14 +14,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from models.config.train_config import parse_config
-from models.data.synthetic import SyntheticSource, default_features
-from models.evaluation.quality import Scored
-from models.parallel.mpi_run import started_by_mpi, take_part
-from models.pipeline.ahead import Ahead
-from models.training.defaults import chosen
-from models.training.spec import draft
-from models.training.trainer import Trainer
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.synthetic import SyntheticSource, default_features
+from freshet_serving.models.evaluation.quality import Scored
+from freshet_serving.models.parallel.mpi_run import started_by_mpi, take_part
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.training.defaults import chosen
+from freshet_serving.models.training.spec import draft
+from freshet_serving.models.training.trainer import Trainer
 
 BATCH_ROWS, COMPARED_BATCHES = 256, 100
 TABLES = {"user_id": {"admit_after": 2}, "item_id": {"evict_after_steps": 40}, "tags": {"evict_below_norm": 1e-4}}

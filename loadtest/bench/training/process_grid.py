@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from freshet_serving.models.embedding.optimizer import OPTIMIZERS
 from loadtest.bench.training.process_race import RESULTS, said_by
 from loadtest.reports.report import machine, opening, origin, table
-from models.embedding.optimizer import OPTIMIZERS
 
 PROCESSES = (2, 3, 4)
 AIMED_SCORES, AIMED_AUC = 1e-5, 1e-4

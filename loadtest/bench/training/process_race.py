@@ -32,9 +32,9 @@ from typing import Any
 
 from rich.console import Console
 
+from freshet_serving.models.parallel.mpi_launch import mpiexec
 from loadtest.bench.training.process_shapes import SHAPES
 from loadtest.reports.report import machine, opening, origin, table
-from models.parallel.mpi_launch import mpiexec
 
 RESULTS = Path(__file__).parents[2] / "results"
 COMPUTED = ("look up", "step", "update")

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.embedding.variable import Changes
+from freshet_serving.models.parallel.mpi_run import started_by_mpi, take_part
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.step_profile import Spent
+from freshet_serving.models.training.spec import draft
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.cores import available, run_on
 from loadtest.bench.training.process_shapes import SHAPES, ProcessShape
-from models.config.train_config import parse_config
-from models.data.source import Batch
-from models.embedding.variable import Changes
-from models.parallel.mpi_run import started_by_mpi, take_part
-from models.pipeline.ahead import Ahead
-from models.pipeline.step_profile import Spent
-from models.training.spec import draft
-from models.training.trainer import Trainer
-from processor.columns import Ragged
-from processor.cores import available, run_on
 
 FILLED_ROWS = 1 << 18
 

@@ -29,16 +29,16 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from compiler.building.auc import auc
-from compiler.frameworks import tf
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.models.data.movielens import MovieLensSource
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.training.defaults import chosen
+from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
+from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench.training.keras_quality import SCORED_ROWS, keras_run
 from loadtest.bench.training.quality_rows import EPOCHS, LABELS, QualityRows, Run, best_epoch, said
 from loadtest.reports.report import machine, opening, origin
-from models.data.movielens import MovieLensSource
-from models.pipeline.ahead import Ahead
-from models.training.defaults import chosen
-from models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
-from models.training.trainer import Trainer
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "results"

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from models.config.train_config import TrainConfig, parse_config
-from models.data.movielens import MovieLensSource
-from models.data.open_data import default_features
-from models.data.source import Batch
-from processor.columns import Column, Ragged, Strings
+from freshet_serving.models.config.train_config import TrainConfig, parse_config
+from freshet_serving.models.data.movielens import MovieLensSource
+from freshet_serving.models.data.open_data import default_features
+from freshet_serving.models.data.source import Batch
+from freshet_serving.processor.columns import Column, Ragged, Strings
 
 LABELS = ("rated4", "rated5")
 LEARNED, CHOOSING = 0.8, 0.9

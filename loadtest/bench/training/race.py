@@ -23,9 +23,9 @@ from typing import Any
 
 from rich.console import Console
 
+from freshet_serving.processor.cores import available
 from loadtest.bench.training.race_shape import RaceShape
 from loadtest.reports.report import machine, opening, origin
-from processor.cores import available
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "results"

@@ -25,15 +25,15 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.embedding.tiered_rows import TieredRows
+from freshet_serving.models.embedding.variable import Changes
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.training.spec import draft
+from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench.training.freshet_side import batches, race_config
 from loadtest.bench.training.race_shape import DIM, FEATURES, RaceShape
 from loadtest.reports.report import machine, opening, origin
-from models.config.table_sections import TableConfig
-from models.embedding.tiered_rows import TieredRows
-from models.embedding.variable import Changes
-from models.pipeline.ahead import Ahead
-from models.training.spec import draft
-from models.training.trainer import Trainer
 
 RESULTS = Path(__file__).parents[2] / "results"
 FILLED_ROWS = 1 << 18

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.processor.columns import Ragged
 from loadtest.load.encoding import InputTensor, Signature
-from processor.columns import Ragged
 
 MODEL = "dcnv2"
 FLOATS, DIM = 13, 128
@@ -44,11 +44,11 @@ Columns = dict[str, NDArray[Any]]
 
 def write_model(repository: Path, most_rows: int) -> None:
     """Publishes version 1. Needs the train extra."""
-    from compiler.dense.dense_graph import DenseGraph
-    from models.training.publication import publish_version
-    from models.zoo.dense_input import DenseInput
-    from processor.kernels.hashing import init_rows
-    from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+    from freshet_serving.compiler.dense.dense_graph import DenseGraph
+    from freshet_serving.models.training.publication import publish_version
+    from freshet_serving.models.zoo.dense_input import DenseInput
+    from freshet_serving.processor.kernels.hashing import init_rows
+    from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 
     rows = [min(count, most_rows) for count in ROWS]
     ids = [
@@ -95,8 +95,8 @@ def ragged(made: Columns) -> dict[str, Ragged | NDArray[np.float32]]:
 
 def write_deltas(folder: Path, most_rows: int, steps: range, rows: int) -> list[Path]:
     """Files of consecutive deltas of so many changed rows each, spread over the tables of most rows."""
-    from processor.kernels.hashing import init_rows
-    from processor.package.delta import SUFFIX, Delta, TableDelta, write_delta
+    from freshet_serving.processor.kernels.hashing import init_rows
+    from freshet_serving.processor.package.delta import SUFFIX, Delta, TableDelta, write_delta
 
     large = [t for t, count in enumerate(ROWS) if count >= most_rows]
     files = []
@@ -113,9 +113,9 @@ def write_deltas(folder: Path, most_rows: int, steps: range, rows: int) -> list[
 
 
 def _network(layout: Any) -> Any:
-    from compiler.frameworks import keras
-    from models.zoo import layers
-    from models.zoo.arch import Arch
+    from freshet_serving.compiler.frameworks import keras
+    from freshet_serving.models.zoo import layers
+    from freshet_serving.models.zoo.arch import Arch
 
     weighted = layers.Weighted(0)
     x = keras.Input((layout.width,), name="x")

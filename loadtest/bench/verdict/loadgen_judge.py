@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from freshet_serving.serving.codecs.messages import message
 from loadtest.bench.harness import CORES
 from loadtest.bench.practice import chosen, compile_with_practice
 from loadtest.bench.verdict import dcnv2_shape as shape
@@ -42,7 +43,6 @@ from loadtest.load.launch import HOST, RunningServer, serving
 from loadtest.load.payload import Payload
 from loadtest.load.processes import cpu_s, tree
 from loadtest.reports.report import machine, opening, origin
-from serving.codecs.messages import message
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "loadtest" / "results"

@@ -6,13 +6,13 @@ import sys
 
 import numpy as np
 
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels.hashing import init_rows
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
 from loadtest.bench.training.turns import serve
 from loadtest.bench.verdict.lookup_shape import BATCH_ROWS, DIM, ROWS, TABLES, lists
-from processor.columns import Ragged
-from processor.features.plan import SparsePlan
-from processor.kernels.hashing import init_rows
-from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from processor.tables.table import ServedTable, descriptors, packed
 
 
 def main() -> None:

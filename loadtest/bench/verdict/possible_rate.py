@@ -72,9 +72,9 @@ def measured(repository: Path, most_rows: int) -> dict[int, float]:
 
 
 def main() -> None:
+    from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
     from loadtest.bench.bare import BareLoop
     from loadtest.bench.verdict.dcnv2_shape import MODEL, PAIRS, columns, ragged
-    from processor.engine import PredictRequest, Processor, ProcessorConfig
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repository", required=True)

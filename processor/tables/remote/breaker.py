@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 
-from processor.clock import Clock
+from freshet_serving.processor.clock import Clock
 
 OPEN_AFTER = 3
 PAUSE_S = 1.0

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernels import row_cache as kernels
-from processor.kernels.bucket_bytes import LOST
-from processor.memory import reserve
+from freshet_serving.processor.kernels import row_cache as kernels
+from freshet_serving.processor.kernels.bucket_bytes import LOST
+from freshet_serving.processor.memory import reserve
 
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]

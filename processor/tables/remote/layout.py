@@ -33,11 +33,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.errors import BadInput, Corrupt
-from processor.kernels import bucket_bytes
-from processor.package.manifest import Manifest
-from processor.package.rowtypes import ROW_TYPES
-from processor.package.version import table_file
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.kernels import bucket_bytes
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package.version import table_file
 
 FORMAT = "freshet-rows/1"
 ROWS_PER_BUCKET = 8

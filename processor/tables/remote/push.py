@@ -13,11 +13,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from processor.errors import Conflict, Corrupt
-from processor.package.rowtypes import ROW_TYPES
-from processor.package.version import VersionReader, table_file
-from processor.tables.remote.layout import COMPLETE, MAX_MARKER_NBYTES, PUSHING, StoredTable, marker_key, parse_marker
-from processor.tables.remote.store import RowStore
+from freshet_serving.processor.errors import Conflict, Corrupt
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package.version import VersionReader, table_file
+from freshet_serving.processor.tables.remote.layout import (
+    COMPLETE,
+    MAX_MARKER_NBYTES,
+    PUSHING,
+    StoredTable,
+    marker_key,
+    parse_marker,
+)
+from freshet_serving.processor.tables.remote.store import RowStore
 
 Progress = Callable[[str, int, int], None]
 """Table, buckets done, buckets in all."""

@@ -27,18 +27,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.clock import Clock
-from processor.errors import Corrupt, NotReady
-from processor.features.plan import BoundRequest, SparsePlan, inputs_of
-from processor.kernels import remote as kernels
-from processor.kernels import rows as row_kernels
-from processor.kernels.bucket_bytes import LOST
-from processor.kernels.row_cache import place
-from processor.package.manifest import Manifest
-from processor.tables.remote.cache import Bytes, Int64s, RowCache
-from processor.tables.remote.layout import COMPLETE, MAX_MARKER_NBYTES, StoredTable, parse_marker
-from processor.tables.remote.settings import RemoteConfig, open_store
-from processor.tables.remote.store import RowStore
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import Corrupt, NotReady
+from freshet_serving.processor.features.plan import BoundRequest, SparsePlan, inputs_of
+from freshet_serving.processor.kernels import remote as kernels
+from freshet_serving.processor.kernels import rows as row_kernels
+from freshet_serving.processor.kernels.bucket_bytes import LOST
+from freshet_serving.processor.kernels.row_cache import place
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.tables.remote.cache import Bytes, Int64s, RowCache
+from freshet_serving.processor.tables.remote.layout import COMPLETE, MAX_MARKER_NBYTES, StoredTable, parse_marker
+from freshet_serving.processor.tables.remote.settings import RemoteConfig, open_store
+from freshet_serving.processor.tables.remote.store import RowStore
 
 log = logging.getLogger("freshet.remote")
 

@@ -32,11 +32,11 @@ from redis.connection import Connection, ConnectionPool
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from processor.clock import Clock
-from processor.errors import BadInput, NotReady
-from processor.tables.remote.breaker import Breaker
-from processor.tables.remote.replies import MalformedReply, Moved, ReplyReader, reader_of
-from processor.tables.remote.store import StoreReply
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.tables.remote.breaker import Breaker
+from freshet_serving.processor.tables.remote.replies import MalformedReply, Moved, ReplyReader, reader_of
+from freshet_serving.processor.tables.remote.store import StoreReply
 
 SLOTS = 16384
 KEYS_PER_COMMAND = 1024

@@ -14,12 +14,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernels import index as hash_index
-from processor.kernels import remote as kernels
-from processor.kernels import rows as row_kernels
-from processor.package.delta import TableDelta
-from processor.package.manifest import TableEntry
-from processor.tables.table import Int64s, RowVersions, ServedTable, packed
+from freshet_serving.processor.kernels import index as hash_index
+from freshet_serving.processor.kernels import remote as kernels
+from freshet_serving.processor.kernels import rows as row_kernels
+from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.tables.table import Int64s, RowVersions, ServedTable, packed
 
 
 class RemoteTable(ServedTable):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from processor.clock import Clock
-from processor.errors import BadInput
-from processor.extras import needed
-from processor.package.manifest import NAME
-from processor.tables.remote.store import RowStore
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extras import needed
+from freshet_serving.processor.package.manifest import NAME
+from freshet_serving.processor.tables.remote.store import RowStore
 
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix")
 POLICIES = ("default", "fail")
@@ -50,5 +50,5 @@ class RemoteConfig:
 def open_store(url: str, timeout_s: float, clock: Clock) -> RowStore:
     """The store at a URL; connects when it is first used. Raises BadInput for a URL that cannot be one."""
     with needed("a remote table"):
-        from processor.tables.remote.redis import RedisStore
+        from freshet_serving.processor.tables.remote.redis import RedisStore
     return RedisStore(url, timeout_s, clock)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-import compiler.building.compile as compiling
-from compiler.backends.base import Variant
-from compiler.building.compile import build, source_hash
-from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import keras
-from models.zoo import deepfm, dlrm
-from processor.backends import registry
-from processor.machine import this_machine
+import freshet_serving.compiler.building.compile as compiling
+from freshet_serving.compiler.backends.base import Variant
+from freshet_serving.compiler.building.compile import build, source_hash
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import keras
+from freshet_serving.models.zoo import deepfm, dlrm
+from freshet_serving.processor.backends import registry
+from freshet_serving.processor.machine import this_machine
 from tests.compiler.building.test_compile import make_graph, rows, score
 from tests.models.zoo.layouts import LAYOUTS
 
@@ -35,7 +35,7 @@ class TensorFlowPoint:
 
     @staticmethod
     def load():
-        from compiler.backends.tensorflow_runtime import TensorFlow
+        from freshet_serving.compiler.backends.tensorflow_runtime import TensorFlow
 
         return TensorFlow
 

@@ -10,9 +10,9 @@ from hypothesis.extra.numpy import arrays
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.backends.int8 import LEVELS, Range, measured, products, quantised, telling
-from compiler.backends.onnxruntime import to_onnx
-from processor.machine import this_machine
+from freshet_serving.compiler.backends.int8 import LEVELS, Range, measured, products, quantised, telling
+from freshet_serving.compiler.backends.onnxruntime import to_onnx
+from freshet_serving.processor.machine import this_machine
 from tests.compiler.building.test_compile import make_graph, rows
 
 pytestmark = [

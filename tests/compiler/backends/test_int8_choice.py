@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.backends.int8_choice import in_int8
-from compiler.backends.onnxruntime import to_onnx
-from processor.errors import BadInput
-from processor.machine import this_machine
+from freshet_serving.compiler.backends.int8_choice import in_int8
+from freshet_serving.compiler.backends.onnxruntime import to_onnx
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.machine import this_machine
 from tests.compiler.building.test_compile import make_graph, rows
 
 pytestmark = [

@@ -5,11 +5,11 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-import compiler.building.compile as compiling
-from compiler.backends import openvino
-from compiler.backends.base import Variant
-from compiler.building.compile import build, source_hash, variants
-from processor.machine import Machine
+import freshet_serving.compiler.building.compile as compiling
+from freshet_serving.compiler.backends import openvino
+from freshet_serving.compiler.backends.base import Variant
+from freshet_serving.compiler.building.compile import build, source_hash, variants
+from freshet_serving.processor.machine import Machine
 from tests.compiler.building.test_compile import make_graph, rows, score
 
 pytestmark = pytest.mark.tensorflow

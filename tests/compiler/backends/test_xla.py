@@ -2,9 +2,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import keras, tf
-from processor.errors import BadInput
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import keras, tf
+from freshet_serving.processor.errors import BadInput
 from tests.compiler.backends.test_base import built
 
 pytestmark = pytest.mark.tensorflow

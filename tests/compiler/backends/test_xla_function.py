@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 pytest.importorskip("jaxlib", reason="needs the xla extra")
 
-from compiler.backends.xla_function import Like, XlaFunction, hold
-from compiler.frameworks import tf
-from processor.errors import BadInput, FreshetError
+from freshet_serving.compiler.backends.xla_function import Like, XlaFunction, hold
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.processor.errors import BadInput, FreshetError
 
 pytestmark = pytest.mark.tensorflow
 

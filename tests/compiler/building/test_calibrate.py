@@ -7,14 +7,21 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-import compiler.building.calibrate as calibrating
-import compiler.building.compile as compiling
-from compiler.backends.base import Variant
-from compiler.building.calibrate import Calibration, Labelled, Tolerance, calibrate, other_weights, variant_name
-from compiler.building.compile import build, largest_error
-from processor.errors import BadInput
-from processor.machine import this_machine
-from processor.package.manifest import ExecutableEntry
+import freshet_serving.compiler.building.calibrate as calibrating
+import freshet_serving.compiler.building.compile as compiling
+from freshet_serving.compiler.backends.base import Variant
+from freshet_serving.compiler.building.calibrate import (
+    Calibration,
+    Labelled,
+    Tolerance,
+    calibrate,
+    other_weights,
+    variant_name,
+)
+from freshet_serving.compiler.building.compile import build, largest_error
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.machine import this_machine
+from freshet_serving.processor.package.manifest import ExecutableEntry
 from tests.compiler.building.test_compile import make_graph, rows
 
 pytestmark = pytest.mark.tensorflow

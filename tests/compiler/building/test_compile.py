@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-import compiler.building.compile as compiling
-from compiler.backends.base import Variant
-from compiler.building.compile import BUCKETS, compile_graph, parse_variant, source_hash
-from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import keras
-from models.zoo import deepfm, dlrm
-from processor.errors import BadInput
+import freshet_serving.compiler.building.compile as compiling
+from freshet_serving.compiler.backends.base import Variant
+from freshet_serving.compiler.building.compile import BUCKETS, compile_graph, parse_variant, source_hash
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import keras
+from freshet_serving.models.zoo import deepfm, dlrm
+from freshet_serving.processor.errors import BadInput
 from tests.models.zoo.layouts import LAYOUTS, make_layout
 
 pytestmark = pytest.mark.tensorflow
@@ -146,7 +146,7 @@ def test_an_operator_that_the_backend_lacks_is_named(tmp_path):
 
     class Odd(keras.layers.Layer):
         def call(self, inputs):
-            from compiler.frameworks import tf
+            from freshet_serving.compiler.frameworks import tf
 
             return tf.math.igamma(tf.abs(inputs) + 1.0, tf.abs(inputs))
 

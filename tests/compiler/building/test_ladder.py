@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.building.ladder import MAX_SIZES, interpolated, ladder
-from processor.errors import BadInput
+from freshet_serving.compiler.building.ladder import MAX_SIZES, interpolated, ladder
+from freshet_serving.processor.errors import BadInput
 
 samples = st.lists(st.integers(1, 12), min_size=1, max_size=30)
 

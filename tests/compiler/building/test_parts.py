@@ -3,12 +3,12 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.building import parts as compiling
-from compiler.building.compile import compile_graph, load
-from compiler.building.parts import USER_BUCKETS, parts
-from compiler.dense.dense_graph import DenseGraph
-from models.zoo.deepfm import build
-from processor.package.manifest import Feature
+from freshet_serving.compiler.building import parts as compiling
+from freshet_serving.compiler.building.compile import compile_graph, load
+from freshet_serving.compiler.building.parts import USER_BUCKETS, parts
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.models.zoo.deepfm import build
+from freshet_serving.processor.package.manifest import Feature
 from tests.compiler.passes.graphs import assert_same, rows
 from tests.models.zoo.layouts import make_layout
 

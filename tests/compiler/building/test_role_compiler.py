@@ -9,18 +9,18 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-import compiler.backends.onnxruntime as onnxruntime_half
-from compiler.building.calibrate import Tolerance
-from compiler.building.compile import write_rows
-from processor.columns import Ragged
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput, Corrupt
-from processor.machine import Machine, this_machine
-from processor.package.delta import Delta
-from processor.package.manifest import File
-from processor.package.tensors import crc32
-from processor.package.version import VersionReader
-from processor.package.warmup import dump_warmup
+import freshet_serving.compiler.backends.onnxruntime as onnxruntime_half
+from freshet_serving.compiler.building.calibrate import Tolerance
+from freshet_serving.compiler.building.compile import write_rows
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.machine import Machine, this_machine
+from freshet_serving.processor.package.delta import Delta
+from freshet_serving.processor.package.manifest import File
+from freshet_serving.processor.package.tensors import crc32
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.package.warmup import dump_warmup
 from tests.compiler.recompiling.versions import USERS, compiled, parquet, publish, scores
 from tests.packages import open_version
 
@@ -149,7 +149,9 @@ def test_new_dense_weights_that_lose_the_bound_are_served_by_float32_until_other
 
 def test_a_processor_that_does_not_multiply_int8_serves_float32(folder, monkeypatch):
     compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
-    monkeypatch.setattr("processor.backends.opening.this_machine", lambda: Machine(frozenset({"avx2"}), "old"))
+    monkeypatch.setattr(
+        "freshet_serving.processor.backends.opening.this_machine", lambda: Machine(frozenset({"avx2"}), "old")
+    )
     version = open_version(folder)
     assert version.replicas.computes == {1: "onnxruntime float32", 8: "onnxruntime float32"}
 

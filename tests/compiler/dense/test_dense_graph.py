@@ -5,11 +5,11 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import keras
-from models.zoo.deepfm import build
-from processor.errors import BadInput
-from processor.package.manifest import NAME, Output
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import keras
+from freshet_serving.models.zoo.deepfm import build
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import NAME, Output
 from tests.models.zoo.layouts import make_layout
 
 pytestmark = pytest.mark.tensorflow

@@ -4,8 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.dense.expression import MAX_DEPTH, MAX_LENGTH, MAX_TOKENS, Constant, Name, Operation, parse
-from processor.errors import BadInput
+from freshet_serving.compiler.dense.expression import (
+    MAX_DEPTH,
+    MAX_LENGTH,
+    MAX_TOKENS,
+    Constant,
+    Name,
+    Operation,
+    parse,
+)
+from freshet_serving.processor.errors import BadInput
 
 OPERATIONS = {
     "+": lambda a, b: a + b,

@@ -3,12 +3,12 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.building.compile import compile_graph, load
-from compiler.dense.dense_graph import DenseGraph
-from compiler.dense.fusion import changes, fuse
-from compiler.frameworks import tf
-from processor.errors import BadInput
-from processor.package.manifest import Feature
+from freshet_serving.compiler.building.compile import compile_graph, load
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.dense.fusion import changes, fuse
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Feature
 from tests.compiler.passes.graphs import dense, rows
 
 pytestmark = pytest.mark.tensorflow

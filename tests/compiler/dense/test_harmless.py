@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense.dense_graph import DenseGraph, signature
-from compiler.dense.harmless import check_harmless
-from compiler.frameworks import tf
-from processor.errors import BadInput, Corrupt
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
+from freshet_serving.compiler.dense.harmless import check_harmless
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.processor.errors import BadInput, Corrupt
 from tests.compiler.imports.foreign import without_deprecations
 
 pytestmark = pytest.mark.tensorflow

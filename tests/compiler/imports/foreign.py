@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.frameworks import keras, tf
-from compiler.imports.foreign import open_source
-from processor.errors import BadInput, FreshetError
+from freshet_serving.compiler.frameworks import keras, tf
+from freshet_serving.compiler.imports.foreign import open_source
+from freshet_serving.processor.errors import BadInput, FreshetError
 
 layers = keras.layers
 WORDS = [f"w{i}" for i in range(12)]

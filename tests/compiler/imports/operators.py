@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from compiler.frameworks import keras, tf
+from freshet_serving.compiler.frameworks import keras, tf
 
 Operator = Callable[[Any], Any]
 acts, kops, math, nn, linalg = keras.activations, keras.ops, tf.math, tf.nn, tf.linalg

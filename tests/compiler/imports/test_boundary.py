@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from compiler.imports.boundary import Boundary
-from processor.package.manifest import Feature, Input, StageEntry
+from freshet_serving.compiler.imports.boundary import Boundary
+from freshet_serving.processor.package.manifest import Feature, Input, StageEntry
 from tests.packages import manifest
 
 

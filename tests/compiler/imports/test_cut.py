@@ -5,12 +5,12 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from compiler.frameworks import tf
-from compiler.imports.combining import Pool
-from compiler.imports.dense_side import build_dense
-from compiler.imports.foreign import open_source
-from compiler.imports.importer import Importer
-from compiler.imports.keys import Lookup
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.combining import Pool
+from freshet_serving.compiler.imports.dense_side import build_dense
+from freshet_serving.compiler.imports.foreign import open_source
+from freshet_serving.compiler.imports.importer import Importer
+from freshet_serving.compiler.imports.keys import Lookup
 from tests.compiler.imports.foreign import saved, variable
 
 pytestmark = pytest.mark.tensorflow

@@ -5,12 +5,12 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from compiler.frameworks import keras, tf
-from compiler.imports.foreign import open_source
-from compiler.imports.importer import Importer, ImportOptions, import_model
-from processor.columns import Ragged, Strings
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.package.version import VersionReader
+from freshet_serving.compiler.frameworks import keras, tf
+from freshet_serving.compiler.imports.foreign import open_source
+from freshet_serving.compiler.imports.importer import Importer, ImportOptions, import_model
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.package.version import VersionReader
 from tests.compiler.imports.foreign import exported, saved, variable, without_deprecations
 
 pytestmark = pytest.mark.tensorflow

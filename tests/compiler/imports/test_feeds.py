@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from compiler.imports.feeds import DENSE, PADDED, RAGGED, SPARSE, Fed, feeds_of
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput
-from processor.package.manifest import Input
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, SPARSE, Fed, feeds_of
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Input
 
 INT64, OBJECT = np.dtype(np.int64), np.dtype(object)
 

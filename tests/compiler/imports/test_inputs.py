@@ -2,7 +2,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from compiler.frameworks import tf
+from freshet_serving.compiler.frameworks import tf
 from tests.compiler.imports.foreign import refused, saved, variable
 
 pytestmark = pytest.mark.tensorflow

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from compiler.frameworks import keras
-from compiler.imports import keras_file
-from processor.errors import TooLarge
+from freshet_serving.compiler.frameworks import keras
+from freshet_serving.compiler.imports import keras_file
+from freshet_serving.processor.errors import TooLarge
 from tests.compiler.imports.foreign import refused, without_deprecations
 
 pytestmark = pytest.mark.tensorflow

@@ -5,11 +5,11 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from compiler.frameworks import tf
-from compiler.imports.foreign import open_source
-from compiler.imports.importer import Importer, ImportOptions, import_model
-from compiler.imports.keys import Lookup
-from processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.foreign import open_source
+from freshet_serving.compiler.imports.importer import Importer, ImportOptions, import_model
+from freshet_serving.compiler.imports.keys import Lookup
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from tests.compiler.imports.foreign import saved, variable
 from tests.compiler.imports.operators import OPERATORS
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from processor.package.delta import Delta, TableDelta, write_delta
-from processor.package.version import VersionReader, table_file
+from freshet_serving.processor.package.delta import Delta, TableDelta, write_delta
+from freshet_serving.processor.package.version import VersionReader, table_file
 from tests.compiler.imports.foreign import MODELS, variable
 from tests.e2e.servers import ALONE, LiveServer
 from tests.plugins import environment

@@ -10,12 +10,12 @@ pytest.importorskip("tensorflow", reason="importing needs the train extra")
 import keras
 from keras import layers
 
-from compiler.imports.importer import import_model
-from compiler.imports.reexport import read_export
-from models.publishing.publisher import Publisher
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput
-from processor.package.repository import Repository
+from freshet_serving.compiler.imports.importer import import_model
+from freshet_serving.compiler.imports.reexport import read_export
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.repository import Repository
 from tests.compiler.imports.foreign import without_deprecations
 from tests.serving.commands.running import run
 

@@ -2,9 +2,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from compiler.frameworks import tf
-from compiler.imports.importer import ImportOptions, import_model
-from processor.errors import BadInput
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.foreign import saved
 
 pytestmark = pytest.mark.tensorflow

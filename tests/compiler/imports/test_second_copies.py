@@ -5,12 +5,12 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from compiler.frameworks import tf
-from compiler.imports.importer import ImportOptions, import_model
-from models.publishing.publisher import Publisher
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput
-from processor.package.version import VersionReader
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable
 
 pytestmark = pytest.mark.tensorflow

@@ -5,11 +5,11 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="stages need the train extra")
 
-from compiler.frameworks import tf
-from compiler.imports.tensorflow_stage import load
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput, Corrupt
-from processor.package.manifest import Input
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.tensorflow_stage import load
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.package.manifest import Input
 
 pytestmark = pytest.mark.tensorflow
 

@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from compiler.frameworks import tf
-from compiler.imports import importer
-from compiler.imports.importer import ImportOptions, import_model
-from processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports import importer
+from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from tests.compiler.imports.foreign import saved, variable
 
 pytestmark = pytest.mark.tensorflow

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.dense.dense_graph import DenseGraph, signature
-from compiler.frameworks import tf
-from compiler.passes.flops import flops, node_count
-from compiler.passes.graph import Graph
-from compiler.passes.optimise import apply
-from processor.package.manifest import Output
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.flops import flops, node_count
+from freshet_serving.compiler.passes.graph import Graph
+from freshet_serving.compiler.passes.optimise import apply
+from freshet_serving.processor.package.manifest import Output
 
 
 def dense(function, width, seed=0, **shapes):

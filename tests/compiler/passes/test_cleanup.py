@@ -2,8 +2,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.frameworks import tf
-from compiler.passes import cleanup
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes import cleanup
 from tests.compiler.passes.graphs import dense, ops, passed
 
 pytestmark = pytest.mark.tensorflow

@@ -3,8 +3,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.frameworks import tf
-from compiler.passes import constants
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes import constants
 from tests.compiler.passes.graphs import dense, ops, passed
 
 pytestmark = pytest.mark.tensorflow

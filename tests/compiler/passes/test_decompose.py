@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense.dense_graph import DenseGraph, signature
-from compiler.frameworks import tf
-from compiler.passes.decompose import RULES, decompose
-from processor.package.manifest import Output
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.decompose import RULES, decompose
+from freshet_serving.processor.package.manifest import Output
 
 pytestmark = pytest.mark.tensorflow
 

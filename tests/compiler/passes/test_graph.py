@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import tf
-from compiler.passes.graph import Edit, Graph
-from compiler.passes.optimise import optimise
-from models.zoo import dlrm
-from processor.errors import BadInput
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.graph import Edit, Graph
+from freshet_serving.compiler.passes.optimise import optimise
+from freshet_serving.models.zoo import dlrm
+from freshet_serving.processor.errors import BadInput
 from tests.compiler.passes.graphs import assert_same, dense, ops, rows
 from tests.models.zoo.layouts import make_layout
 

@@ -3,9 +3,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.frameworks import tf
-from compiler.passes.graph import Graph
-from compiler.passes.optimise import optimise
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.graph import Graph
+from freshet_serving.compiler.passes.optimise import optimise
 from tests.compiler.passes.graphs import assert_same, dense, ops
 
 pytestmark = pytest.mark.tensorflow

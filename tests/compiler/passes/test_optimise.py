@@ -2,13 +2,13 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import keras, tf
-from compiler.passes import optimise as passes
-from compiler.passes.flops import Effect, counted, flops
-from compiler.passes.graph import Edit, Graph
-from compiler.passes.optimise import optimise
-from models.zoo import deepfm, dlrm
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import keras, tf
+from freshet_serving.compiler.passes import optimise as passes
+from freshet_serving.compiler.passes.flops import Effect, counted, flops
+from freshet_serving.compiler.passes.graph import Edit, Graph
+from freshet_serving.compiler.passes.optimise import optimise
+from freshet_serving.models.zoo import deepfm, dlrm
 from tests.compiler.passes.graphs import assert_same, dense, ops
 from tests.models.zoo.layouts import LAYOUTS
 

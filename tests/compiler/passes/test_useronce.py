@@ -5,13 +5,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense.dense_graph import DenseGraph
-from compiler.frameworks import tf
-from compiler.passes.graph import Graph
-from compiler.passes.optimise import optimise
-from compiler.passes.useronce import divide_user
-from models.zoo import deepfm, dlrm
-from processor.package.roles import LENT, lane_width
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.graph import Graph
+from freshet_serving.compiler.passes.optimise import optimise
+from freshet_serving.compiler.passes.useronce import divide_user
+from freshet_serving.models.zoo import deepfm, dlrm
+from freshet_serving.processor.package.roles import LENT, lane_width
 from tests.compiler.passes.graphs import dense, ops
 from tests.models.zoo.layouts import make_layout
 

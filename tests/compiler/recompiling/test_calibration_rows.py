@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense.dense_graph import DenseGraph
-from compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample
-from processor.errors import BadInput
-from processor.package.manifest import Feature
-from processor.package.version import VersionReader
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Feature
+from freshet_serving.processor.package.version import VersionReader
 from tests.compiler.recompiling.versions import DIM, compiled, parquet, publish, scores
 from tests.packages import open_version
 

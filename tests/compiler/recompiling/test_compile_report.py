@@ -8,9 +8,9 @@ from rich.console import Console
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.building.calibrate import Calibration
-from compiler.recompiling.compile_report import print_report
-from processor.package.manifest import ExecutableEntry
+from freshet_serving.compiler.building.calibrate import Calibration
+from freshet_serving.compiler.recompiling.compile_report import print_report
+from freshet_serving.processor.package.manifest import ExecutableEntry
 
 pytestmark = pytest.mark.tensorflow
 

@@ -14,19 +14,19 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-import compiler.recompiling.recompile as packaging
-from compiler.building import role_compiler
-from compiler.dense.dense_graph import DenseGraph
-from compiler.recompiling.recompile import CompileOptions, compile_version, find_version
-from models.training.publication import publish_version
-from models.zoo import deepfm
-from models.zoo.dense_input import DenseInput
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput, Conflict, Corrupt, NotFound
-from processor.extras import how_to_install
-from processor.package.delta import Delta
-from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from processor.package.version import MANIFEST, VersionReader
+import freshet_serving.compiler.recompiling.recompile as packaging
+from freshet_serving.compiler.building import role_compiler
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version, find_version
+from freshet_serving.models.training.publication import publish_version
+from freshet_serving.models.zoo import deepfm
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound
+from freshet_serving.processor.extras import how_to_install
+from freshet_serving.processor.package.delta import Delta
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.version import MANIFEST, VersionReader
 from tests.compiler.recompiling.versions import USERS, Silent, compiled, parquet, publish, scores
 from tests.packages import open_version
 
@@ -276,8 +276,8 @@ def test_backends_that_are_missing_are_named_and_the_others_compiled(folder, mon
 
 def test_a_precision_that_the_processor_lacks_is_skipped_with_the_reason(folder, monkeypatch):
     pytest.importorskip("openvino", reason="the openvino extra is not installed")
-    from compiler.backends import openvino
-    from processor.machine import Machine
+    from freshet_serving.compiler.backends import openvino
+    from freshet_serving.processor.machine import Machine
 
     monkeypatch.setattr(openvino, "this_machine", lambda: Machine(frozenset({"x86_64"}), "old"))
     report = compiled(folder, ("openvino:bfloat16", "onnxruntime"), buckets=(4,))
@@ -333,8 +333,8 @@ def test_a_foreign_executable_is_compiled_anew_without_tensorflow(folder):
     code = (
         "import sys; sys.modules['tensorflow'] = sys.modules['jax'] = None\n"
         "from pathlib import Path; import numpy as np\n"
-        "from processor.columns import Ragged\n"
-        "from processor.engine import PredictRequest, Processor, ProcessorConfig\n"
+        "from freshet_serving.processor.columns import Ragged\n"
+        "from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig\n"
         f"root = Path({str(folder.parent)!r})\n"
         "with Processor.initialize(ProcessorConfig(str(root.parent), sessions=1)) as p:\n"
         "    floats = np.linspace(-1, 1, 10, dtype=np.float32).reshape(5, 2)\n"

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from compiler.dense.dense_graph import DenseGraph
-from compiler.recompiling.recompile import CompileOptions, compile_version
-from models.training.publication import publish_version
-from models.zoo import deepfm
-from models.zoo.dense_input import DenseInput
-from processor.columns import Ragged
-from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version
+from freshet_serving.models.training.publication import publish_version
+from freshet_serving.models.zoo import deepfm
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 
 DIM, USERS = 4, 30
 

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 
 from freshet_serving import AsyncClient, Client, Ragged
-from processor.errors import BadInput, Expired, NotFound
+from freshet_serving.processor.errors import BadInput, Expired, NotFound
 from tests.e2e.clients.probe import check, read, refusal
 
 TIMEOUT_S = 30.0

@@ -7,6 +7,8 @@ pytest.importorskip("pyarrow", reason="reading needs the train extra")
 
 from rich.console import Console
 
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.open_data import open_source
 from loadtest.bench import bench_data
 from loadtest.bench.bench_data import (
     COLUMNS,
@@ -19,8 +21,6 @@ from loadtest.bench.bench_data import (
     read_batches,
     write_tables,
 )
-from models.data.formats import DataConfig
-from models.data.open_data import open_source
 from tests.models.data.sources import everything
 
 

@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from freshet_serving.processor.watching.delta_guard import OFF, ON
 from loadtest.bench.bench_guard import page
-from processor.watching.delta_guard import OFF, ON
 
 pytestmark = pytest.mark.tensorflow
 

@@ -3,7 +3,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from compiler.building.auc import auc
+from freshet_serving.compiler.building.auc import auc
 from loadtest.bench.bench_small_tables import FORMER, HALF, NOW, SmallTable, bootstrap, page
 from loadtest.bench.random_tables import RandomTable, draw_shape
 

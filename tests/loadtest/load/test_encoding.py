@@ -3,6 +3,10 @@ import struct
 import numpy as np
 import pytest
 
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.package.manifest import Input, Manifest, Output
+from freshet_serving.serving.codecs import kserve, tfs_rest
+from freshet_serving.serving.front import catalog
 from loadtest.load.encoding import (
     InputTensor,
     Signature,
@@ -12,10 +16,6 @@ from loadtest.load.encoding import (
     encode_tfs,
     parse_metadata,
 )
-from processor.columns import Ragged, Strings
-from processor.package.manifest import Input, Manifest, Output
-from serving.codecs import kserve, tfs_rest
-from serving.front import catalog
 
 PACKED = Signature("bench", (InputTensor("ids", "INT64", 2), InputTensor("floats", "FP32", 1)), ("score",))
 MIXED = Signature(

@@ -2,10 +2,10 @@ import html.parser
 
 import numpy as np
 
-from models.analysis.analysis_page import page, told_nbytes
-from models.analysis.changed_rows import ChangedRows
-from models.analysis.row_layers import RowPiece
-from models.analysis.table_summary import TableSummary
+from freshet_serving.models.analysis.analysis_page import page, told_nbytes
+from freshet_serving.models.analysis.changed_rows import ChangedRows
+from freshet_serving.models.analysis.row_layers import RowPiece
+from freshet_serving.models.analysis.table_summary import TableSummary
 
 
 class Tags(html.parser.HTMLParser):

@@ -2,9 +2,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.analysis.changed_rows import changed_rows
-from models.analysis.row_layers import RowLayer, RowLayers
-from processor.chain.contents import NO_SCALES
+from freshet_serving.models.analysis.changed_rows import changed_rows
+from freshet_serving.models.analysis.row_layers import RowLayer, RowLayers
+from freshet_serving.processor.chain.contents import NO_SCALES
 
 NOBODY = np.empty(0, np.int64)
 

@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.analysis import row_layers
-from models.analysis.row_layers import RowLayer, RowLayers
-from processor.chain.contents import NO_SCALES
-from processor.tables.table import packed
+from freshet_serving.models.analysis import row_layers
+from freshet_serving.models.analysis.row_layers import RowLayer, RowLayers
+from freshet_serving.processor.chain.contents import NO_SCALES
+from freshet_serving.processor.tables.table import packed
 
 DIM = 2
 ids = st.integers(-6, 6) | st.sampled_from([-(2**63), 2**63 - 1])

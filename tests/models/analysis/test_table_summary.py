@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.analysis.row_layers import RowPiece
-from models.analysis.table_summary import ADMITTED_AFTER, TableSummary, doubling_bins, norm_bins, norm_edge, summarise
+from freshet_serving.models.analysis.row_layers import RowPiece
+from freshet_serving.models.analysis.table_summary import (
+    ADMITTED_AFTER,
+    TableSummary,
+    doubling_bins,
+    norm_bins,
+    norm_edge,
+    summarise,
+)
 
 STEPS = 1000
 

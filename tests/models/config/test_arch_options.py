@@ -3,11 +3,11 @@ from typing import Annotated, Literal
 
 import pytest
 
-from models.config.arch_options import read_options
-from models.zoo.arch import resolve_arch
-from models.zoo.architectures import ARCHITECTURES
-from models.zoo.option_types import Dropout, Hidden, Within
-from processor.errors import BadInput
+from freshet_serving.models.config.arch_options import read_options
+from freshet_serving.models.zoo.arch import resolve_arch
+from freshet_serving.models.zoo.architectures import ARCHITECTURES
+from freshet_serving.models.zoo.option_types import Dropout, Hidden, Within
+from freshet_serving.processor.errors import BadInput
 
 
 def annotated(

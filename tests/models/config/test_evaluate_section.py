@@ -1,8 +1,8 @@
 import pytest
 
-from models.config.evaluate_section import EvaluateConfig
-from models.config.train_config import parse_config
-from processor.errors import BadInput
+from freshet_serving.models.config.evaluate_section import EvaluateConfig
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.processor.errors import BadInput
 
 
 def parsed(evaluate=None, train=None, **features):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from models.config.feature_sections import read_features
-from models.data.formats import DataConfig
-from models.data.source import Field, wanted_fields
-from processor.errors import BadInput
+from freshet_serving.models.config.feature_sections import read_features
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.source import Field, wanted_fields
+from freshet_serving.processor.errors import BadInput
 
 TABLE = DataConfig("clicks.parquet", "parquet", ("clicked", "bought"), "ts", "dwell")
 PLAIN = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from models.config.guard_section import GuardConfig, read_guard
-from processor.errors import BadInput
+from freshet_serving.models.config.guard_section import GuardConfig, read_guard
+from freshet_serving.processor.errors import BadInput
 
 
 def test_a_file_without_the_section_is_guarded_and_one_may_turn_it_off():

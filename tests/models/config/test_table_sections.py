@@ -1,9 +1,9 @@
 import pytest
 
-from models.config.table_sections import TableConfig
-from models.config.train_config import load_config, parse_config
-from models.training.fingerprint import changed, fingerprint, settings
-from processor.errors import BadInput
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_config import load_config, parse_config
+from freshet_serving.models.training.fingerprint import changed, fingerprint, settings
+from freshet_serving.processor.errors import BadInput
 
 FILE = """
 [model]

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from models.config.feature_sections import FeatureConfig
-from models.config.model_section import ModelConfig, NetworkConfig
-from models.config.publish_section import PublishConfig
-from models.config.train_config import load_config, parse_config
-from models.config.train_section import TrainSettings
-from models.data.formats import DataConfig
-from models.training.fingerprint import fingerprint
-from models.training.spec import draft
-from processor.errors import BadInput
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig
+from freshet_serving.models.config.publish_section import PublishConfig
+from freshet_serving.models.config.train_config import load_config, parse_config
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.training.fingerprint import fingerprint
+from freshet_serving.models.training.spec import draft
+from freshet_serving.processor.errors import BadInput
 
 COMPLETE = """
 [model]
@@ -326,7 +326,10 @@ def test_a_missing_file_is_refused(tmp_path):
 
 
 def test_reading_a_configuration_imports_nothing_heavy(tmp_path):
-    code = "import sys, models.config.train_config; assert not {'pyarrow', 'tensorflow', 'numba'} & set(sys.modules)"
+    code = (
+        "import sys, freshet_serving.models.config.train_config\n"
+        "assert not {'pyarrow', 'tensorflow', 'numba'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

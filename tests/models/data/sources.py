@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.data.source import Batch, Source
-from processor.columns import Column, Ragged, Strings
+from freshet_serving.models.data.source import Batch, Source
+from freshet_serving.processor.columns import Column, Ragged, Strings
 
 _BESIDE_REPOSITORY = Path(__file__).resolve().parents[4] / "shared" / "data"
 

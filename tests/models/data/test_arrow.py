@@ -5,8 +5,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from models.data import arrow
-from processor.errors import BadInput
+from freshet_serving.models.data import arrow
+from freshet_serving.processor.errors import BadInput
 from tests.models.data.sources import plain
 
 

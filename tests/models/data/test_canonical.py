@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from models.data.canonical import CanonicalColumns, join_parts
-from models.data.source import Field, Schema
-from processor.errors import BadInput
+from freshet_serving.models.data.canonical import CanonicalColumns, join_parts
+from freshet_serving.models.data.source import Field, Schema
+from freshet_serving.processor.errors import BadInput
 
 SCHEMA = Schema((Field("user", "id"), Field("tags", "ids")), ("clicked", "bought"), "ts", "weight")
 

@@ -3,9 +3,9 @@ import gzip
 import numpy as np
 import pytest
 
-from models.data.criteo import CATEGORIES, COUNTS, default_features, open_criteo
-from models.data.source import Field
-from processor.errors import BadInput
+from freshet_serving.models.data.criteo import CATEGORIES, COUNTS, default_features, open_criteo
+from freshet_serving.models.data.source import Field
+from freshet_serving.processor.errors import BadInput
 from tests.models.data.sources import check_batches, joined, plain, real_data
 
 

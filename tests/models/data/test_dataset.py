@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from freshet_serving import Dataset
-from processor.columns import Ragged
-from processor.errors import BadInput
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.errors import BadInput
 from tests.models.data.sources import joined, plain
 
 ROWS = 25

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.data import decoding, decoding_child
-from models.data.decoding import Decoders
-from models.data.decoding_child import FRAME_NBYTES, HEAD, frames, main, plain
-from models.data.files import ParquetFile
-from processor.errors import BadInput, NotReady
+from freshet_serving.models.data import decoding, decoding_child
+from freshet_serving.models.data.decoding import Decoders
+from freshet_serving.models.data.decoding_child import FRAME_NBYTES, HEAD, frames, main, plain
+from freshet_serving.models.data.files import ParquetFile
+from freshet_serving.processor.errors import BadInput, NotReady
 from tests.waiting import until
 
 ROWS = 40_000

@@ -1,7 +1,7 @@
 import pytest
 
-from models.data.formats import format_of
-from processor.errors import BadInput
+from freshet_serving.models.data.formats import format_of
+from freshet_serving.processor.errors import BadInput
 
 
 @pytest.mark.parametrize(

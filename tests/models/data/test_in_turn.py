@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.data.in_turn import in_turn
+from freshet_serving.models.data.in_turn import in_turn
 
 
 class Broken(Exception):

@@ -3,10 +3,10 @@ import gzip
 import numpy as np
 import pytest
 
-from models.data.formats import DataConfig
-from models.data.open_data import default_features, open_source
-from models.data.source import Field
-from processor.errors import BadInput
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.open_data import default_features, open_source
+from freshet_serving.models.data.source import Field
+from freshet_serving.processor.errors import BadInput
 from tests.models.data.sources import check_batches, joined
 
 TEXT = "+1 3:1 17:1\n-1\t5:1  # said so\n0 2:0.25 3:1 9:1.0\n\n1\n0.5 9223372036854775807:1\n"

@@ -3,9 +3,9 @@ import gzip
 import numpy as np
 import pytest
 
-from models.data.movielens import FIELDS, MovieLensSource
-from models.data.source import Field
-from processor.errors import BadInput
+from freshet_serving.models.data.movielens import FIELDS, MovieLensSource
+from freshet_serving.models.data.source import Field
+from freshet_serving.processor.errors import BadInput
 from tests.models.data.sources import check_batches, joined, real_data
 
 USERS = "1::F::1::10::48067\n2::M::56::16::02460-1234\n"

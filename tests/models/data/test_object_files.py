@@ -11,12 +11,12 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from models.data.dataset import Dataset
-from models.data.files import find_files
-from models.data.formats import format_of
-from models.data.object_files import BLOCK_NBYTES, glob_pattern, open_bytes, stored_at, stored_files
-from processor.errors import BadInput, NotReady
-from processor.mirror.object_store import open_store
+from freshet_serving.models.data.dataset import Dataset
+from freshet_serving.models.data.files import find_files
+from freshet_serving.models.data.formats import format_of
+from freshet_serving.models.data.object_files import BLOCK_NBYTES, glob_pattern, open_bytes, stored_at, stored_files
+from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.mirror.object_store import open_store
 from tests.object_server import ObjectServer
 
 NAMES = ["b/part-2", "a-1/part-0", "a/part-10", "a/part-9", ".hidden/part-1", "a/_part-1", "part-0", "a/b/c/part-1"]

@@ -1,8 +1,8 @@
-from models.data.formats import DataConfig
-from models.data.movielens import FIELDS, MovieLensSource
-from models.data.open_data import default_features, open_source
-from models.data.source import Field
-from models.data.tabular import TableSource
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.movielens import FIELDS, MovieLensSource
+from freshet_serving.models.data.open_data import default_features, open_source
+from freshet_serving.models.data.source import Field
+from freshet_serving.models.data.tabular import TableSource
 
 
 def test_sources_open_by_format_or_suffix(tmp_path):

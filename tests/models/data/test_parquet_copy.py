@@ -3,12 +3,12 @@
 import pyarrow.parquet as pq
 import pytest
 
-from models.data.formats import DataConfig
-from models.data.open_data import default_features, open_source
-from models.data.parquet_copy import copy_to_parquet
-from models.data.source import Field
-from models.data.synthetic import SyntheticSource
-from processor.errors import BadInput
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.open_data import default_features, open_source
+from freshet_serving.models.data.parquet_copy import copy_to_parquet
+from freshet_serving.models.data.source import Field
+from freshet_serving.models.data.synthetic import SyntheticSource
+from freshet_serving.processor.errors import BadInput
 from tests.models.data.sources import everything, plain, real_data
 
 
@@ -96,12 +96,12 @@ def test_strings_that_are_no_text_are_copied_as_bytes(tmp_path):
 
 
 def test_row_groups_are_cut_by_rows_or_by_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr("models.data.parquet_copy.READ_ROWS", 100)
-    monkeypatch.setattr("models.data.parquet_copy.GROUP_ROWS", 250)
+    monkeypatch.setattr("freshet_serving.models.data.parquet_copy.READ_ROWS", 100)
+    monkeypatch.setattr("freshet_serving.models.data.parquet_copy.GROUP_ROWS", 250)
     copy_to_parquet(SyntheticSource(rows=1000), tmp_path / "a.parquet", Told())
     a = pq.read_metadata(tmp_path / "a.parquet")
     assert [a.row_group(i).num_rows for i in range(a.num_row_groups)] == [300, 300, 300, 100]
-    monkeypatch.setattr("models.data.parquet_copy.GROUP_NBYTES", 1)
+    monkeypatch.setattr("freshet_serving.models.data.parquet_copy.GROUP_NBYTES", 1)
     copy_to_parquet(SyntheticSource(rows=1000), tmp_path / "b.parquet", Told())
     b = pq.read_metadata(tmp_path / "b.parquet")
     assert [b.row_group(i).num_rows for i in range(b.num_row_groups)] == [100] * 10

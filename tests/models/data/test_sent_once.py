@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.data import files as module
-from models.data.files import ParquetFile
-from models.data.sent_once import cuts, filled, row_nbytes, sent_columns, value_rows
+from freshet_serving.models.data import files as module
+from freshet_serving.models.data.files import ParquetFile
+from freshet_serving.models.data.sent_once import cuts, filled, row_nbytes, sent_columns, value_rows
 
 TYPES = {
     "user": pa.int64(),

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.data import tabular
-from models.data.formats import DataConfig
-from models.data.shards import Shard, SplitBatches, SplitRows
-from models.data.source import Field
-from models.data.synthetic import SyntheticSource
-from processor.errors import BadInput
+from freshet_serving.models.data import tabular
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.shards import Shard, SplitBatches, SplitRows
+from freshet_serving.models.data.source import Field
+from freshet_serving.models.data.synthetic import SyntheticSource
+from freshet_serving.processor.errors import BadInput
 from tests.models.data.sources import everything
 
 quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -68,7 +68,7 @@ def test_parts_of_batches_are_the_batches_of_one_reader(tmp_path_factory, files,
 
 
 def test_a_range_reads_no_row_group_outside_of_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("models.data.files.PIECE_ROWS", 1)
+    monkeypatch.setattr("freshet_serving.models.data.files.PIECE_ROWS", 1)
     open_files(tmp_path, [[100] * 10])
     metadata = pq.read_metadata(tmp_path / "0.parquet")
     with open(tmp_path / "0.parquet", "r+b") as file:

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.data.shuffled import shuffled
-from models.data.source import Batch, Field, Schema, check_position
-from processor.columns import Strings
-from processor.errors import BadInput
+from freshet_serving.models.data.shuffled import shuffled
+from freshet_serving.models.data.source import Batch, Field, Schema, check_position
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.errors import BadInput
 
 
 class Numbers:

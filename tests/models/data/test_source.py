@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from models.data.source import Batch, Field, Schema, check_position, choose
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput
+from freshet_serving.models.data.source import Batch, Field, Schema, check_position, choose
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput
 from tests.models.data.sources import everything, plain
 
 

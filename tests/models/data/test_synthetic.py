@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from models.data.source import Batch
-from models.data.synthetic import FIELDS, START_TIME, SyntheticSource
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.data.synthetic import FIELDS, START_TIME, SyntheticSource
 from tests.models.data.sources import check_batches, everything, joined, plain
 
 

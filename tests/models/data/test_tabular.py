@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.data import tabular
-from models.data.formats import DataConfig
-from models.data.source import Field
-from processor.errors import BadInput
+from freshet_serving.models.data import tabular
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.source import Field
+from freshet_serving.processor.errors import BadInput
 from tests.models.data.sources import check_batches, everything, joined, plain
 
 FIELDS = [
@@ -414,7 +414,7 @@ def test_the_batches_are_the_same_whatever_the_number_of_threads(
 ):
     """files: the rows of each row group of each. piece_rows: of row groups that are read together."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("models.data.files.PIECE_ROWS", piece_rows)
+        patched.setattr("freshet_serving.models.data.files.PIECE_ROWS", piece_rows)
         check_threads(tmp_path_factory, files, size, start, threads)
 
 
@@ -437,7 +437,7 @@ def check_threads(tmp_path_factory, files, size, start, threads):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_error_comes_after_the_batches_before_it_whatever_the_threads(tmp_path, threads, monkeypatch):
-    monkeypatch.setattr("models.data.files.PIECE_ROWS", 1)
+    monkeypatch.setattr("freshet_serving.models.data.files.PIECE_ROWS", 1)
     users = [*range(100), None]
     pq.write_table(pa.table({"user": users, "click": [0] * 101}), tmp_path / "c.parquet", row_group_size=10)
     batches = open_table(str(tmp_path / "c.parquet"), "parquet", "click", "", FIELDS[:1], threads).batches(10)

@@ -11,12 +11,12 @@ pytest.importorskip("tensorflow", reason="TFRecord needs the train extra")
 
 import tensorflow as tf
 
-from models.data.dataset import Dataset
-from models.data.formats import DataConfig
-from models.data.open_data import open_source
-from models.data.source import Field
-from models.data.tfrecord import _fits
-from processor.errors import BadInput
+from freshet_serving.models.data.dataset import Dataset
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.source import Field
+from freshet_serving.models.data.tfrecord import _fits
+from freshet_serving.processor.errors import BadInput
 from tests.models.data.sources import check_batches, joined
 
 pytestmark = pytest.mark.tensorflow
@@ -146,7 +146,7 @@ def test_a_file_that_is_cut_short_is_told(tmp_path):
     ids=["no user", "two users", "a user of bytes", "no click", "no example", "a label of 7"],
 )
 def test_a_record_that_does_not_fit_is_told_by_its_number(tmp_path, odd, message, monkeypatch):
-    monkeypatch.setattr("models.data.tfrecord.FIRST_RECORDS", 3)
+    monkeypatch.setattr("freshet_serving.models.data.tfrecord.FIRST_RECORDS", 3)
     path = write(tmp_path / "a.tfrecord", [*map(row, range(6)), odd, row(7)])
     assert refusal(path).startswith(message)
 

@@ -7,14 +7,14 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from compiler.frameworks import keras, tf
-from models.config.train_config import parse_config
-from models.dense import dense_step
-from models.dense.dense_step import DenseStep
-from models.dense.losses import mean_shares
-from models.pipeline.crew import Crew
-from models.training.defaults import chosen
-from models.training.spec import draft
+from freshet_serving.compiler.frameworks import keras, tf
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.dense import dense_step
+from freshet_serving.models.dense.dense_step import DenseStep
+from freshet_serving.models.dense.losses import mean_shares
+from freshet_serving.models.pipeline.crew import Crew
+from freshet_serving.models.training.defaults import chosen
+from freshet_serving.models.training.spec import draft
 
 pytestmark = pytest.mark.tensorflow
 

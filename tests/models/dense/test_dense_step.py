@@ -5,12 +5,12 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from compiler.frameworks import keras
-from models.config.train_config import parse_config
-from models.dense.dense_step import DenseStep, _size
-from models.dense.losses import mean_shares
-from models.training.defaults import chosen
-from models.training.spec import draft
+from freshet_serving.compiler.frameworks import keras
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.dense.dense_step import DenseStep, _size
+from freshet_serving.models.dense.losses import mean_shares
+from freshet_serving.models.training.defaults import chosen
+from freshet_serving.models.training.spec import draft
 
 pytestmark = pytest.mark.tensorflow
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from compiler.frameworks import tf
-from models.config.model_section import NetworkConfig
-from models.dense.losses import mean_shares, row_loss
-from processor.errors import BadInput
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.models.config.model_section import NetworkConfig
+from freshet_serving.models.dense.losses import mean_shares, row_loss
+from freshet_serving.processor.errors import BadInput
 
 pytestmark = pytest.mark.tensorflow
 

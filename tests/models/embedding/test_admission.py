@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.embedding.admission import BLOCK_COUNTERS, Always, CountingBloom, ExactCounts
-from models.embedding.optimizer import row_optimizer
-from models.embedding.variable import EmbeddingVariable
+from freshet_serving.models.embedding.admission import BLOCK_COUNTERS, Always, CountingBloom, ExactCounts
+from freshet_serving.models.embedding.optimizer import row_optimizer
+from freshet_serving.models.embedding.variable import EmbeddingVariable
 
 some_ids = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 8), max_size=12)
 batches = st.lists(some_ids, max_size=12)

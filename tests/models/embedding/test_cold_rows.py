@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from models.embedding import cold_rows
-from models.embedding.cold_rows import ColdRows
-from processor.kernels.rows import LOG_ROW
+from freshet_serving.models.embedding import cold_rows
+from freshet_serving.models.embedding.cold_rows import ColdRows
+from freshet_serving.processor.kernels.rows import LOG_ROW
 
 DIM, SLOTS = 3, 4
 

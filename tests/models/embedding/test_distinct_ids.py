@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.embedding import distinct_ids
-from models.embedding.distinct_ids import DistinctIds
+from freshet_serving.models.embedding import distinct_ids
+from freshet_serving.models.embedding.distinct_ids import DistinctIds
 
 ids = st.one_of(st.integers(0, 30), st.sampled_from([-(2**63), -1, 2**63 - 1]), st.integers(-(2**63), 2**63 - 1))
 

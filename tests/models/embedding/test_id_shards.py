@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.embedding import kernels
-from models.embedding.id_shards import SHARDS, of_process, processes_of
+from freshet_serving.models.embedding import kernels
+from freshet_serving.models.embedding.id_shards import SHARDS, of_process, processes_of
 
 
 @given(st.integers(1, SHARDS))

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.embedding.multi_hash import CODE_BITS, MOST_CODES, choice, key_transform
-from models.embedding.optimizer import row_optimizer
-from models.embedding.variable import EmbeddingVariable
-from processor.columns import Ragged
-from processor.features.key_codes import CODES
-from processor.features.plan import SparsePlan
-from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry, feature_width
-from processor.package.transforms import HASHES, ColumnShape, codes_a_value, shape_of
-from processor.tables.table import descriptors
+from freshet_serving.models.embedding.multi_hash import CODE_BITS, MOST_CODES, choice, key_transform
+from freshet_serving.models.embedding.optimizer import row_optimizer
+from freshet_serving.models.embedding.variable import EmbeddingVariable
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.features.key_codes import CODES
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry, feature_width
+from freshet_serving.processor.package.transforms import HASHES, ColumnShape, codes_a_value, shape_of
+from freshet_serving.processor.tables.table import descriptors
 
 DIM = 3
 F32 = np.float32

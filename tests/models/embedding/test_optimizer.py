@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.embedding.optimizer import OPTIMIZERS, RowOptions, row_optimizer
-from processor.errors import BadInput
+from freshet_serving.models.embedding.optimizer import OPTIMIZERS, RowOptions, row_optimizer
+from freshet_serving.processor.errors import BadInput
 
 ROWS, DIM, RATE = 12, 5, 0.05
 OPTIONS = RowOptions(
@@ -135,7 +135,7 @@ def test_rows_move_as_the_formula_moves_each_of_them_alone(name, touched, seed, 
 @pytest.mark.parametrize("rate", [0.05, 0.001])
 def test_rows_that_every_step_touches_move_as_keras_moves_a_dense_variable(name, rate):
     pytest.importorskip("tensorflow", reason="Keras is part of the train extra")
-    from compiler.frameworks import keras
+    from freshet_serving.compiler.frameworks import keras
 
     optimizer, rows = row_optimizer(name, OPTIONS), make_rows()
     slots = make_slots(optimizer)

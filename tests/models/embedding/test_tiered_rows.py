@@ -7,15 +7,15 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import rule
 
-from models.embedding import cold_rows
-from models.embedding.optimizer import row_optimizer
-from models.embedding.row_budget import CACHES, LFU, LRU, RowBudget
-from models.embedding.tiered_rows import LEAST_ROWS, MAPPED_NBYTES
-from models.embedding.variable import EmbeddingVariable, Eviction
-from processor.errors import BadInput
-from processor.kernels.rows import LOGGED
-from processor.memory import ScratchFile
-from processor.tables import row_log
+from freshet_serving.models.embedding import cold_rows
+from freshet_serving.models.embedding.optimizer import row_optimizer
+from freshet_serving.models.embedding.row_budget import CACHES, LFU, LRU, RowBudget
+from freshet_serving.models.embedding.tiered_rows import LEAST_ROWS, MAPPED_NBYTES
+from freshet_serving.models.embedding.variable import EmbeddingVariable, Eviction
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels.rows import LOGGED
+from freshet_serving.processor.memory import ScratchFile
+from freshet_serving.processor.tables import row_log
 from tests.models.embedding.test_variable import DIM, RATE, TableMachine, assert_same, int64s, some_ids
 
 SEGMENT = 8
@@ -74,7 +74,7 @@ class TieredMachine(TableMachine):
 
     @rule(ids=some_ids)
     def pooled_rows_are_those_of_either_tier(self, ids):
-        from processor.kernels.rows import gather
+        from freshet_serving.processor.kernels.rows import gather
 
         table = np.array(self.table.descriptor(), np.int64)
         known = [key for key in ids if key in self.rows]

@@ -1,8 +1,8 @@
 """Both kinds of table are what whoever saves and publishes takes."""
 
-from models.embedding.trained_table import TrainedFilter, TrainedTable
-from models.embedding.variable import EmbeddingVariable
-from models.parallel.gathered_table import GatheredFilter, GatheredTable
+from freshet_serving.models.embedding.trained_table import TrainedFilter, TrainedTable
+from freshet_serving.models.embedding.variable import EmbeddingVariable
+from freshet_serving.models.parallel.gathered_table import GatheredFilter, GatheredTable
 
 
 def methods(protocol):

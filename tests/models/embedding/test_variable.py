@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from models.embedding import id_rows
-from models.embedding.admission import Always, CountingBloom, ExactCounts
-from models.embedding.optimizer import OPTIMIZERS, row_optimizer
-from models.embedding.variable import Changes, EmbeddingVariable, Eviction, Initial
-from processor.kernels.hashing import init_rows
+from freshet_serving.models.embedding import id_rows
+from freshet_serving.models.embedding.admission import Always, CountingBloom, ExactCounts
+from freshet_serving.models.embedding.optimizer import OPTIMIZERS, row_optimizer
+from freshet_serving.models.embedding.variable import Changes, EmbeddingVariable, Eviction, Initial
+from freshet_serving.processor.kernels.hashing import init_rows
 
 DIM, RATE = 3, 0.1
 PARTS = [f.name for f in dataclasses.fields(Changes)]
@@ -425,7 +425,7 @@ def test_an_id_that_leaves_and_comes_back_before_a_delta_is_in_it_once_and_new()
 
 
 def test_eviction_looks_at_every_row_of_a_table_larger_than_a_scan(monkeypatch):
-    monkeypatch.setattr("models.embedding.variable.SCANNED_ROWS", 7)
+    monkeypatch.setattr("freshet_serving.models.embedding.variable.SCANNED_ROWS", 7)
     table = make_table("sgd")
     table.insert(np.arange(50))
     table.remove(np.arange(0, 50, 9))

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.config.evaluate_section import EvaluateConfig
-from models.data.formats import DataConfig
+from freshet_serving.models.config.evaluate_section import EvaluateConfig
+from freshet_serving.models.data.formats import DataConfig
 from tests.models.training.streams import make_batch, make_config
 
 ROWS = 400
@@ -68,9 +68,9 @@ def evaluated(tmp_path_factory):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     from dataclasses import replace
 
-    from models.training.loop import TrainingRun
-    from processor.chain.ledger import Ledger
-    from processor.package.repository import Repository
+    from freshet_serving.models.training.loop import TrainingRun
+    from freshet_serving.processor.chain.ledger import Ledger
+    from freshet_serving.processor.package.repository import Repository
     from tests.models.training.test_loop import Notes
     from tests.models.training.trainers import CompiledOnce
 
@@ -87,7 +87,7 @@ def evaluated(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         # One size of batch is enough: what is evaluated are generations.
         compiled = CompiledOnce(tmp_path_factory.mktemp("compiled"))
-        patch.setattr("compiler.building.packaging.compile_graph", compiled.compile_graph)
+        patch.setattr("freshet_serving.compiler.building.packaging.compile_graph", compiled.compile_graph)
         run = TrainingRun(config, reporter=notes)
         for generation in itertools.chain((run.full() for _ in range(1)), run.stream()):
             made.scores[generation] = run.trainer.score(batch.columns)

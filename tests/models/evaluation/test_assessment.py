@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from models.evaluation.assessment import Assessment
-from processor.columns import Strings
+from freshet_serving.models.evaluation.assessment import Assessment
+from freshet_serving.processor.columns import Strings
 from tests.models.evaluation.test_tally import auc_of_pairs, random_rows
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.evaluation.calibration import deciles, expected_calibration_error
-from models.evaluation.tally import ScoreTally
+from freshet_serving.models.evaluation.calibration import deciles, expected_calibration_error
+from freshet_serving.models.evaluation.tally import ScoreTally
 
 
 def counts(labels, scores, weights=None):

@@ -5,14 +5,14 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from dataclasses import replace
 
-from compiler.building.auc import auc
-from models.config.evaluate_section import EvaluateConfig
-from models.data.source import Batch, Field
-from models.evaluation.evaluate import evaluate, fields_of, inputs_of, user_column
-from models.evaluation.generation_scorer import GenerationScorer
-from processor.errors import BadInput
-from processor.package.manifest import Feature, Input
-from processor.package.transforms import Transform
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.models.config.evaluate_section import EvaluateConfig
+from freshet_serving.models.data.source import Batch, Field
+from freshet_serving.models.evaluation.evaluate import evaluate, fields_of, inputs_of, user_column
+from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Feature, Input
+from freshet_serving.processor.package.transforms import Transform
 from tests.models.evaluation.conftest import ROWS
 from tests.models.training.test_loop import Notes
 

@@ -2,11 +2,11 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="tables need the train extra")
 
-from models.data.formats import DataConfig
-from models.data.open_data import open_source
-from models.data.source import Field
-from models.evaluation.extra_columns import ExtraColumns
-from processor.errors import BadInput
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.source import Field
+from freshet_serving.models.evaluation.extra_columns import ExtraColumns
+from freshet_serving.processor.errors import BadInput
 from tests.models.evaluation.conftest import CHANNELS, write_table
 from tests.models.training.streams import make_batch
 

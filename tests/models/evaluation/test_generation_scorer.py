@@ -5,12 +5,12 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.evaluation.generation_scorer import REQUEST_ROWS, GenerationScorer
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput, FreshetError, NotFound
-from processor.generation import Generation
-from processor.package.repository import Repository
-from processor.tables.folding import fold
+from freshet_serving.models.evaluation.generation_scorer import REQUEST_ROWS, GenerationScorer
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.tables.folding import fold
 from tests.models.evaluation.conftest import ROWS
 
 pytestmark = pytest.mark.tensorflow
@@ -55,7 +55,7 @@ def test_by_default_it_is_what_is_served_and_a_snapshot_is_begun_with(evaluated,
 
 
 def test_more_rows_than_a_request_and_one_row_are_scored_in_order(evaluated, monkeypatch):
-    monkeypatch.setattr("models.evaluation.generation_scorer.REQUEST_ROWS", 150)
+    monkeypatch.setattr("freshet_serving.models.evaluation.generation_scorer.REQUEST_ROWS", 150)
     assert REQUEST_ROWS > 150
     with GenerationScorer(str(evaluated.repository), "mixed") as scorer:
         scores = scorer.score(evaluated.rows.columns, ROWS, ["score"])

@@ -8,18 +8,18 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compiler.progress import Quiet
-from models.config.model_section import ModelConfig
-from models.data.formats import DataConfig
-from models.evaluation.generation_scorer import GenerationScorer
-from models.evaluation.item_vectors import item_inputs, write_vectors
-from models.training.loop import TrainingRun
-from models.training.spec import draft
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput, FreshetError
-from processor.generation import Generation
-from processor.package.manifest import Feature
-from processor.package.transforms import Transform
+from freshet_serving.compiler.progress import Quiet
+from freshet_serving.models.config.model_section import ModelConfig
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+from freshet_serving.models.evaluation.item_vectors import item_inputs, write_vectors
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.spec import draft
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.manifest import Feature
+from freshet_serving.processor.package.transforms import Transform
 from tests.models.training.streams import FEATURES, MixedSource, make_batch, make_config, spread
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]

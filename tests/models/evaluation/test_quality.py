@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.building.auc import auc
-from models.evaluation.quality import Scored, log_loss, next_step
-from models.evaluation.tally import CLIP
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.models.evaluation.quality import Scored, log_loss, next_step
+from freshet_serving.models.evaluation.tally import CLIP
 
 labelled = st.lists(
     st.tuples(st.booleans(), st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.floats(0, 1, width=32))),

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.building.auc import auc
-from models.evaluation import slices as module
-from models.evaluation.slices import GroupedAuc, Slices
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.models.evaluation import slices as module
+from freshet_serving.models.evaluation.slices import GroupedAuc, Slices
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput
 from tests.models.evaluation.test_tally import auc_of_pairs, random_rows
 
 SCORES = [0.1, 0.25, 0.5, 0.9]

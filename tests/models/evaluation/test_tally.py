@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.evaluation import tally as module
-from models.evaluation.tally import CLIP, ScoreTally, ranks_of
+from freshet_serving.models.evaluation import tally as module
+from freshet_serving.models.evaluation.tally import CLIP, ScoreTally, ranks_of
 
 rows = st.lists(
     st.tuples(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from models.joining.emitted_rows import MERGED, NOWHERE, EmittedRows, RowPlace
+from freshet_serving.models.joining.emitted_rows import MERGED, NOWHERE, EmittedRows, RowPlace
 
 
 def test_rows_are_found_and_are_positives_from_then_on():

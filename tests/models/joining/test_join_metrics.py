@@ -5,9 +5,9 @@ import dataclasses
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from models.joining.join_metrics import COUNTERS, GAUGES, JoinMetrics
-from models.joining.join_run import JoinStanding
-from models.joining.matching import JoinCounts
+from freshet_serving.models.joining.join_metrics import COUNTERS, GAUGES, JoinMetrics
+from freshet_serving.models.joining.join_run import JoinStanding
+from freshet_serving.models.joining.matching import JoinCounts
 
 
 def test_where_the_join_stands_is_what_is_scraped():

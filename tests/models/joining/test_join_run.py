@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from models.data.decoding_child import FRAME_NBYTES
-from models.joining import recording_folder, timed_stream
-from models.joining.join_run import JoinRun
-from models.joining.join_windows import read_lines
-from models.streams import growing_folder
-from processor.errors import BadInput
-from processor.package.recording_columns import METADATA
+from freshet_serving.models.data.decoding_child import FRAME_NBYTES
+from freshet_serving.models.joining import recording_folder, timed_stream
+from freshet_serving.models.joining.join_run import JoinRun
+from freshet_serving.models.joining.join_windows import read_lines
+from freshet_serving.models.streams import growing_folder
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.recording_columns import METADATA
 from tests.models.joining.made import BEGAN_S, Place, expected, outcomes, put, recorded_as, recording
 
 

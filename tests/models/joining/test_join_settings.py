@@ -2,8 +2,8 @@
 
 import pytest
 
-from models.joining.join_settings import JoinSettings
-from processor.errors import BadInput
+from freshet_serving.models.joining.join_settings import JoinSettings
+from freshet_serving.processor.errors import BadInput
 from tests.models.joining.made import Place, put, recorded_as, recording
 
 

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from models.joining.join_state import JoinState
-from models.joining.matching import JoinCounts, OpenOutcomes
-from processor.errors import BadInput, Corrupt
+from freshet_serving.models.joining.join_state import JoinState
+from freshet_serving.models.joining.matching import JoinCounts, OpenOutcomes
+from freshet_serving.processor.errors import BadInput, Corrupt
 
 STATE = JoinState(
     "ctr",

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from models.joining.join_windows import JoinWindows, newest_lines, read_lines, write_lines
-from processor.errors import Corrupt
+from freshet_serving.models.joining.join_windows import JoinWindows, newest_lines, read_lines, write_lines
+from freshet_serving.processor.errors import Corrupt
 
 
 def windows():

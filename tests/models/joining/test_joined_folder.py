@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from models.joining import joined_folder as module
-from models.joining.joined_folder import JoinedFolder, labelled, rows_of, seconds
-from processor.errors import BadInput, Corrupt
+from freshet_serving.models.joining import joined_folder as module
+from freshet_serving.models.joining.joined_folder import JoinedFolder, labelled, rows_of, seconds
+from freshet_serving.processor.errors import BadInput, Corrupt
 from tests.models.joining.made import BEGAN_S, put, recording
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.joining.late_share import LateShare
-from processor.errors import Corrupt
+from freshet_serving.models.joining.late_share import LateShare
+from freshet_serving.processor.errors import Corrupt
 
 
 def fed(share, rng, until_s, delay, p=0.2, rate=50, wait_s=60.0, late_s=2400.0):

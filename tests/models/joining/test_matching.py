@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.joining.emitted_rows import NOWHERE, RowPlace
-from models.joining.matching import JoinCounts, Matcher, OpenOutcomes, counts_from
-from processor.errors import Corrupt
+from freshet_serving.models.joining.emitted_rows import NOWHERE, RowPlace
+from freshet_serving.models.joining.matching import JoinCounts, Matcher, OpenOutcomes, counts_from
+from freshet_serving.processor.errors import Corrupt
 
 
 class Emitted:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from models.joining.recording_folder import RecordingFolder, first_recording, score_column
-from models.streams.stream_journal import StreamJournal
-from processor.errors import BadInput
+from freshet_serving.models.joining.recording_folder import RecordingFolder, first_recording, score_column
+from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.processor.errors import BadInput
 from tests.models.joining.made import Place, put, recorded_as, recording
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.joining.join_run import NOTED_S, JoinRun
+from freshet_serving.models.joining.join_run import NOTED_S, JoinRun
 from tests.models.joining.made import BEGAN_S, Place, outcomes, put, recorded_as, recording
 from tests.models.joining.test_join_run import Killed, killed_after
 

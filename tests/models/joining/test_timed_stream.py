@@ -2,10 +2,10 @@
 
 import pytest
 
-from models.joining.timed_stream import TimedStream
-from models.streams.followed_source import FollowedSource
-from models.streams.stream import Unread
-from models.streams.stream_journal import StreamJournal
+from freshet_serving.models.joining.timed_stream import TimedStream
+from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.stream import Unread
+from freshet_serving.models.streams.stream_journal import StreamJournal
 from tests.models.joining.made import Clock
 from tests.models.streams.made import SCHEMA, ListStream
 

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 
-from models.parallel.ranks import Failed, as_bytes
+from freshet_serving.models.parallel.ranks import Failed, as_bytes
 
 PATIENCE_S = 120
 
@@ -75,7 +75,7 @@ class Together:
 
     def __init__(self, size, *arguments, **named):
         """arguments: of Trainer."""
-        from models.parallel.rank_loop import Lead, serve
+        from freshet_serving.models.parallel.rank_loop import Lead, serve
 
         ranks, batches = thread_ranks(size), thread_ranks(size)
         self._errors = []

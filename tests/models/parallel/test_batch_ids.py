@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.embedding.id_shards import processes_of
-from models.parallel.batch_ids import FIRST_IDS, BatchIds
+from freshet_serving.models.embedding.id_shards import processes_of
+from freshet_serving.models.parallel.batch_ids import FIRST_IDS, BatchIds
 
 some_ids = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9), max_size=40)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from models.parallel.duties import DUTIES, Duty, Order, announce, by_name, hear, named_arrays
+from freshet_serving.models.parallel.duties import DUTIES, Duty, Order, announce, by_name, hear, named_arrays
 from tests.models.parallel.fakes import thread_ranks
 
 BATCHES = {Duty.LEARN, Duty.SCORE, Duty.POOL}

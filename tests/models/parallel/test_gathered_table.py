@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.embedding.admission import Always, CountingBloom, ExactCounts
-from models.embedding.id_shards import of_process, processes_of
-from models.embedding.optimizer import row_optimizer
-from models.embedding.variable import EmbeddingVariable
-from models.parallel.duties import DUTIES, PARTS
-from models.parallel.gathered_table import GatheredTable
-from processor.errors import Corrupt
+from freshet_serving.models.embedding.admission import Always, CountingBloom, ExactCounts
+from freshet_serving.models.embedding.id_shards import of_process, processes_of
+from freshet_serving.models.embedding.optimizer import row_optimizer
+from freshet_serving.models.embedding.variable import EmbeddingVariable
+from freshet_serving.models.parallel.duties import DUTIES, PARTS
+from freshet_serving.models.parallel.gathered_table import GatheredTable
+from freshet_serving.processor.errors import Corrupt
 
 FILTERS = {
     "always": lambda shards: Always(),

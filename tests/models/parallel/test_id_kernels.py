@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.parallel import id_kernels
+from freshet_serving.models.parallel import id_kernels
 
 
 @pytest.mark.parametrize("parts", [1, 3])

@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.parallel.rank_loop import Lead
-from models.training.checkpoint import Checkpoints, RunState
-from models.training.trainer import Trainer
-from processor.errors import BadInput
+from freshet_serving.models.parallel.rank_loop import Lead
+from freshet_serving.models.training.checkpoint import Checkpoints, RunState
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.processor.errors import BadInput
 from tests.models.parallel.fakes import Together, thread_ranks
 from tests.models.parallel.test_rank_trainer import arguments, assert_alike, batches
 from tests.models.training.streams import make_batch

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from models.parallel.mpi_launch import Relay, death
-from processor.errors import BadInput
-from processor.extras import how_to_install
+from freshet_serving.models.parallel.mpi_launch import Relay, death
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extras import how_to_install
 from tests.models.parallel.starting import PATIENCE_S, ROOT
 from tests.waiting import until
 
@@ -28,13 +28,13 @@ YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
 
 LAUNCH = """
 import sys
-from models.parallel.mpi_launch import launch
+from freshet_serving.models.parallel.mpi_launch import launch
 sys.exit(launch(int(sys.argv[1]), [sys.executable, "-c", sys.argv[2]]))
 """
 RANK = """
 import os, sys, time
-from models.parallel.mpi_ranks import MpiRanks
-from models.parallel.roll import Present
+from freshet_serving.models.parallel.mpi_ranks import MpiRanks
+from freshet_serving.models.parallel.roll import Present
 ranks = MpiRanks()
 present = Present(ranks.rank)
 if ranks.rank == 0:
@@ -64,7 +64,7 @@ def test_a_death_is_told_in_one_line():
 
 def test_without_an_mpi_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda *args, **named: None)
-    from models.parallel.mpi_launch import launch
+    from freshet_serving.models.parallel.mpi_launch import launch
 
     with pytest.raises(BadInput, match=re.escape(how_to_install("mpi"))):
         launch(2, ["true"])

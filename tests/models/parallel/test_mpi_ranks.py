@@ -8,8 +8,8 @@ pytest.importorskip("mpi4py", reason="several processes need the mpi extra")
 
 MESSAGES = """
 import numpy as np
-from models.parallel import mpi_ranks
-from models.parallel.ranks import receive_arrays, send_arrays
+from freshet_serving.models.parallel import mpi_ranks
+from freshet_serving.models.parallel.ranks import receive_arrays, send_arrays
 
 mpi_ranks.PIECE_NBYTES = 1000
 ranks = mpi_ranks.MpiRanks()
@@ -34,8 +34,8 @@ print("done", flush=True)
 
 FAILING = """
 import numpy as np
-from models.parallel.mpi_ranks import MpiRanks
-from models.parallel.ranks import Failed
+from freshet_serving.models.parallel.mpi_ranks import MpiRanks
+from freshet_serving.models.parallel.ranks import Failed
 
 ranks = MpiRanks()
 if ranks.rank == 1:
@@ -54,8 +54,8 @@ CORES = """
 import sys
 from pathlib import Path
 
-from models.parallel.mpi_ranks import MpiRanks
-from processor.cores import available
+from freshet_serving.models.parallel.mpi_ranks import MpiRanks
+from freshet_serving.processor.cores import available
 
 ranks = MpiRanks()
 ranks.share_cores()
@@ -77,7 +77,7 @@ def test_a_rank_that_fails_is_heard_by_all_that_wait_for_it():
 
 
 def test_the_processes_of_a_machine_share_its_cores_out(tmp_path):
-    from processor.cores import available
+    from freshet_serving.processor.cores import available
 
     cores = sorted(available())
     status, out = run_ranks(2, CORES, tmp_path)

@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 pytest.importorskip("mpi4py", reason="several processes need the mpi extra")
 
-from models.parallel.mpi_launch import mpiexec
-from models.parallel.mpi_run import refuse_processes, started_by_mpi
-from models.parallel.roll import SOCKET
-from processor.chain.contents import Contents
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput
-from processor.package.repository import Repository
+from freshet_serving.models.parallel.mpi_launch import mpiexec
+from freshet_serving.models.parallel.mpi_run import refuse_processes, started_by_mpi
+from freshet_serving.models.parallel.roll import SOCKET
+from freshet_serving.processor.chain.contents import Contents
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.repository import Repository
 from tests.models.parallel.clicks import write_clicks
 from tests.models.parallel.starting import PATIENCE_S, ROOT, run_ranks
 
@@ -110,6 +110,6 @@ def test_the_command_below_mpirun_says_so_in_one_line(tmp_path):
 
 
 def test_a_process_that_is_alone_trains_as_ever():
-    code = "from models.parallel.mpi_run import take_part\ntake_part(lambda make: print('alone', make))"
+    code = "from freshet_serving.models.parallel.mpi_run import take_part\ntake_part(lambda make: print('alone', make))"
     status, out = run_ranks(1, code)
     assert (status, out.strip()) == (0, "alone None")

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from models.parallel.number_wire import NumberMessage, from_wire, to_wire
-from models.parallel.ranks import packed, unpacked
+from freshet_serving.models.parallel.number_wire import NumberMessage, from_wire, to_wire
+from freshet_serving.models.parallel.ranks import packed, unpacked
 
 finite = arrays_of.arrays(np.float32, st.integers(0, 20), elements=st.floats(-(2.0**127), 2.0**127, width=32))
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from models.parallel.batch_slices import encoded
-from models.parallel.lead_trainer import NO_MORE, unnumbered
-from models.parallel.rank_loop import KEPT, ArrivingBatches, serve
-from models.parallel.ranks import Failed
-from models.pipeline.step_profile import StepProfile
-from processor.errors import BadInput
+from freshet_serving.models.parallel.batch_slices import encoded
+from freshet_serving.models.parallel.lead_trainer import NO_MORE, unnumbered
+from freshet_serving.models.parallel.rank_loop import KEPT, ArrivingBatches, serve
+from freshet_serving.models.parallel.ranks import Failed
+from freshet_serving.models.pipeline.step_profile import StepProfile
+from freshet_serving.processor.errors import BadInput
 from tests.models.parallel.fakes import thread_ranks
 
 LABEL = np.array([0, 1], np.float32)

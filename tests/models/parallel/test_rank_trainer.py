@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.config.table_sections import TableConfig
-from models.embedding.optimizer import OPTIMIZERS
-from models.parallel.rank_trainer import slice_of_vector
-from models.training.spec import draft
-from models.training.trainer import Trainer
-from processor.errors import BadInput
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.embedding.optimizer import OPTIMIZERS
+from freshet_serving.models.parallel.rank_trainer import slice_of_vector
+from freshet_serving.models.training.spec import draft
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.processor.errors import BadInput
 from tests.models.parallel.fakes import Together, thread_ranks
 from tests.models.training.streams import FEATURES, PARTS, SEQUENCES, make_batch, make_config
 
@@ -134,7 +134,7 @@ def test_a_network_whose_rows_see_one_another_is_refused():
 def test_more_processes_than_shards_are_refused():
     ranks = thread_ranks(1)[0]
     ranks.size = 2000
-    from models.parallel.rank_trainer import RankTrainer
+    from freshet_serving.models.parallel.rank_trainer import RankTrainer
 
     with pytest.raises(BadInput, match="at most 1,024"):
         RankTrainer(ranks, *arguments())

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from models.parallel.ranks import DTYPES, Failed, packed, receive_arrays, send_arrays, unpacked
-from processor.errors import Corrupt
+from freshet_serving.models.parallel.ranks import DTYPES, Failed, packed, receive_arrays, send_arrays, unpacked
+from freshet_serving.processor.errors import Corrupt
 from tests.models.parallel.fakes import on_each, thread_ranks
 
 shapes = arrays_of.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=5)

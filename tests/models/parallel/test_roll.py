@@ -4,11 +4,14 @@ import os
 import subprocess
 import sys
 
-from models.parallel.roll import SOCKET, Present, Roll
+from freshet_serving.models.parallel.roll import SOCKET, Present, Roll
 from tests.models.parallel.starting import ROOT
 from tests.waiting import until
 
-PROCESS = "import sys; from models.parallel.roll import Present; here = Present(int(sys.argv[1])); sys.stdin.read()"
+PROCESS = (
+    "import sys; from freshet_serving.models.parallel.roll import Present\n"
+    "here = Present(int(sys.argv[1])); sys.stdin.read()"
+)
 
 
 def test_processes_are_known_while_they_are_there_and_by_who_went_first():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.ahead import Ahead
 
 
 def ahead_threads():

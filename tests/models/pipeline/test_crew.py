@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.pipeline.crew import Crew, shares
+from freshet_serving.models.pipeline.crew import Crew, shares
 
 CREWS = {size: Crew(size) for size in (1, 2, 4)}
 

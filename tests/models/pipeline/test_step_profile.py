@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from models.pipeline.step_profile import Spent, StepProfile, overlap
+from freshet_serving.models.pipeline.step_profile import Spent, StepProfile, overlap
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def ticks(monkeypatch):
     """Clocks that go on by one with each look at any of them."""
     counter = itertools.count()
     for clock in ("perf_counter", "thread_time", "process_time"):
-        monkeypatch.setattr(f"models.pipeline.step_profile.time.{clock}", lambda: float(next(counter)))
+        monkeypatch.setattr(f"freshet_serving.models.pipeline.step_profile.time.{clock}", lambda: float(next(counter)))
 
 
 def test_a_stage_has_the_clocks_seconds_and_those_of_its_threads(ticks):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from models.publishing.publisher import Publisher
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput, StandsOnUndone
-from processor.package.delta import read_delta
-from processor.package.repository import Repository
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput, StandsOnUndone
+from freshet_serving.processor.package.delta import read_delta
+from freshet_serving.processor.package.repository import Repository
 from tests.models.publishing.keras_models import assert_served_is, make_data, make_model, parts_of
 
 # What Keras itself does when it saves a model.
@@ -64,7 +64,7 @@ def test_a_callback_goes_from_one_fit_and_one_optimizer_to_the_next(repository, 
 
 
 def test_what_is_served_is_a_full_export_to_the_bit(repository, model, tmp_path):
-    from compiler.imports.importer import import_model
+    from freshet_serving.compiler.imports.importer import import_model
 
     model.compile(keras.optimizers.Adagrad(0.5), "binary_crossentropy")
     publisher = Publisher(repository, "ctr")

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from models.publishing.keras_names import fit_of
-from models.publishing.publisher import Publisher
-from processor.errors import BadInput
+from freshet_serving.models.publishing.keras_names import fit_of
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.errors import BadInput
 from tests.models.publishing.keras_models import CODES, USERS
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from freshet_serving import BadInput, NotFound, Publisher, StandsOnUndone
-from processor.chain.damage import repair
-from processor.chain.ledger import Ledger
-from processor.generation import Generation
-from processor.package.delta import read_delta, write_delta
-from processor.package.repository import Repository
+from freshet_serving.processor.chain.damage import repair
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.delta import read_delta, write_delta
+from freshet_serving.processor.package.repository import Repository
 from tests.packages import make_delta, make_weights, row_of, rows_of, tag_id, write_package
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +40,8 @@ def served(publisher, table="user"):
 def test_it_needs_numpy_and_nothing_heavier():
     code = (
         "import sys\nfrom freshet_serving import Publisher\n"
-        "heavy = {'numba', 'tensorflow', 'keras', 'torch', 'onnxruntime', 'xxhash', 'fastapi', 'processor.engine'}\n"
+        "heavy = {'numba', 'tensorflow', 'keras', 'torch', 'onnxruntime', 'xxhash', 'fastapi'}\n"
+        "heavy |= {'freshet_serving.processor.engine'}\n"
         "print(Publisher.__name__, *sorted(heavy & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

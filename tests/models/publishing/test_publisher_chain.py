@@ -7,11 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from models.publishing.publisher import Publisher
-from processor.chain.contents import stored
-from processor.chain.ledger import Ledger
-from processor.package.delta import write_delta
-from processor.package.repository import Repository
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.chain.contents import stored
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.repository import Repository
 from tests.packages import make_delta, make_weights, row_of, write_package
 
 KEYS = st.integers(0, 24)

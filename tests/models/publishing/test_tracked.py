@@ -5,13 +5,13 @@ import logging
 import numpy as np
 import pytest
 
-from models.publishing.publisher import Publisher
-from models.publishing.tracked import Pace, Tracked, TrackedTable
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput, NotReady, StandsOnUndone
-from processor.generation import Generation
-from processor.package.delta import read_delta
-from processor.package.repository import Repository
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.models.publishing.tracked import Pace, Tracked, TrackedTable
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput, NotReady, StandsOnUndone
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.delta import read_delta
+from freshet_serving.processor.package.repository import Repository
 from tests.packages import make_weights, row_of, rows_of, write_package
 
 BIAS = "mlp_0/bias"

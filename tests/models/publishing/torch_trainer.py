@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving import BadInput, Publisher, StandsOnUndone
-from processor.chain.ledger import Ledger
-from processor.package.delta import read_delta
-from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from processor.package.repository import Repository
-from processor.package.version import DENSE, VersionWriter, table_file
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.package.delta import read_delta
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import DENSE, VersionWriter, table_file
 
 MODEL, DIM, USERS, TAGS = "torched", 4, 40, 30
 DENSE_SHAPES = {"fc.weight": [1, 2 * DIM], "fc.bias": [1]}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.runs.curves import MOST_POINTS, Curve, curves_svg, key_html
+from freshet_serving.models.runs.curves import MOST_POINTS, Curve, curves_svg, key_html
 
 numbers = st.floats(-1e12, 1e12) | st.sampled_from([0.0, 1e-12, math.nan, math.inf, 0.7123])
 

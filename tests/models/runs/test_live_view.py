@@ -4,9 +4,9 @@ import io
 
 from rich.console import Console
 
-from models.runs.live_view import LiveView, lines, live_view
-from models.runs.train_metrics import Standing
-from processor.clock import FakeClock
+from freshet_serving.models.runs.live_view import LiveView, lines, live_view
+from freshet_serving.models.runs.train_metrics import Standing
+from freshet_serving.processor.clock import FakeClock
 
 NOW_S = 1_700_000_000.0
 

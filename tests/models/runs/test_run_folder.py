@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from models.runs.run_folder import RunFolder
+from freshet_serving.models.runs.run_folder import RunFolder
 
 
 def test_a_folder_is_made_with_its_first_file_and_named_by_the_start_of_the_run(tmp_path):

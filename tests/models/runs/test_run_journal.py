@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.runs.run_journal import LINES, RunJournal
+from freshet_serving.models.runs.run_journal import LINES, RunJournal
 
 pytestmark = pytest.mark.tensorflow
 STANDING = {
@@ -106,7 +106,7 @@ def test_a_disk_that_fills_up_is_said_once_and_training_goes_on(tmp_path, journa
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("models.runs.run_folder._append", full)
+    monkeypatch.setattr("freshet_serving.models.runs.run_folder._append", full)
     for _ in range(3):
         clock.s += 2
         journal.learned(10, 0.5)

@@ -1,7 +1,7 @@
 import pytest
 
-from models.runs.run_lock import only_trainer
-from processor.errors import Conflict
+from freshet_serving.models.runs.run_lock import only_trainer
+from freshet_serving.processor.errors import Conflict
 
 
 def test_second_trainer_of_a_model_is_refused_until_the_first_has_ended(tmp_path):

@@ -1,6 +1,6 @@
 from html.parser import HTMLParser
 
-from models.runs.run_report import report_html
+from freshet_serving.models.runs.run_report import report_html
 
 EVIL = '<script>alert("x")</script>&amp;'
 

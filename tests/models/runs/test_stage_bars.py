@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from models.pipeline.step_profile import AHEAD, Spent
-from models.runs.stage_bars import stage_lines, stages_svg
+from freshet_serving.models.pipeline.step_profile import AHEAD, Spent
+from freshet_serving.models.runs.stage_bars import stage_lines, stages_svg
 
 SPENT = {
     "read": Spent(1.0, 0.5, 10),

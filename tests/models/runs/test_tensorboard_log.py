@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from compiler.frameworks import tf
-from models.runs.tensorboard_log import TensorBoardLog
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.models.runs.tensorboard_log import TensorBoardLog
 
 pytestmark = pytest.mark.tensorflow
 

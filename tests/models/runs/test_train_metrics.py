@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from models.runs.train_metrics import COUNTERS, GAUGES, Standing, TrainMetrics, serve_metrics
-from processor.errors import BadInput
+from freshet_serving.models.runs.train_metrics import COUNTERS, GAUGES, Standing, TrainMetrics, serve_metrics
+from freshet_serving.processor.errors import BadInput
 from tests.e2e.servers import free_port
 
 

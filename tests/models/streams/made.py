@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.data.canonical import CanonicalColumns
-from models.data.source import Field, Schema
-from models.streams.arrived_rows import TableRows
-from models.streams.stream import Segment, Unread
-from processor.columns import Ragged, Strings
+from freshet_serving.models.data.canonical import CanonicalColumns
+from freshet_serving.models.data.source import Field, Schema
+from freshet_serving.models.streams.arrived_rows import TableRows
+from freshet_serving.models.streams.stream import Segment, Unread
+from freshet_serving.processor.columns import Ragged, Strings
 
 FIELDS = (Field("user", "id"), Field("price", "float"), Field("city", "string"), Field("tags", "ids"))
 SCHEMA = Schema(FIELDS, "clicked", "ts")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.data.canonical import CanonicalColumns, join_parts
-from models.streams import arrived_rows
-from models.streams.arrived_rows import MessageRows, Rejected, sound_parts
+from freshet_serving.models.data.canonical import CanonicalColumns, join_parts
+from freshet_serving.models.streams import arrived_rows
+from freshet_serving.models.streams.arrived_rows import MessageRows, Rejected, sound_parts
 from tests.models.streams.made import SCHEMA, cells_of, rows_of, said, table_of
 
 COLUMNS = CanonicalColumns(SCHEMA, text=False)

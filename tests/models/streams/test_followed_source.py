@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.streams import followed_source
-from models.streams.followed_source import FollowedSource
-from models.streams.stream import Unread
-from models.streams.stream_journal import StreamJournal
-from processor.clock import FakeClock
-from processor.errors import BadInput
+from freshet_serving.models.streams import followed_source
+from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.stream import Unread
+from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import BadInput
 from tests.models.streams.made import SCHEMA, ListStream, rows_of, said, users
 
 COUNTS = st.lists(st.integers(0, 30), max_size=8)

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.data.decoding_child import FRAME_NBYTES
-from models.streams import growing_folder
-from models.streams.arrived_rows import Rejected
-from models.streams.growing_folder import GrowingFolder
-from processor.clock import FakeClock
-from processor.errors import BadInput
+from freshet_serving.models.data.decoding_child import FRAME_NBYTES
+from freshet_serving.models.streams import growing_folder
+from freshet_serving.models.streams.arrived_rows import Rejected
+from freshet_serving.models.streams.growing_folder import GrowingFolder
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import BadInput
 from tests.models.streams.made import SCHEMA, write_parquet
 
 

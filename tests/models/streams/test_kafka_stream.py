@@ -8,11 +8,11 @@ pytest.importorskip("confluent_kafka", reason="the kafka extra is not installed"
 
 import confluent_kafka as ck
 
-from models.streams import kafka_stream
-from models.streams.followed_source import FollowedSource
-from models.streams.kafka_stream import KafkaStream
-from models.streams.stream_journal import StreamJournal
-from processor.errors import BadInput
+from freshet_serving.models.streams import kafka_stream
+from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.kafka_stream import KafkaStream
+from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.processor.errors import BadInput
 from tests.models.streams.made import SCHEMA, rows_of, said
 from tests.waiting import until
 

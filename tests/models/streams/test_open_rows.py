@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from models.config.train_config import parse_config
-from models.data.tabular import TableSource
-from models.streams.followed_source import FollowedSource
-from models.streams.open_rows import JOURNAL, checkpoint_folder, open_rows
-from processor.errors import BadInput
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.tabular import TableSource
+from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.open_rows import JOURNAL, checkpoint_folder, open_rows
+from freshet_serving.processor.errors import BadInput
 from tests.models.streams.made import users, write_parquet
 
 
@@ -108,9 +108,9 @@ def test_what_cannot_be_followed_is_refused(tmp_path):
 def test_a_missing_library_is_one_line(tmp_path, monkeypatch):
     import sys
 
-    monkeypatch.setitem(sys.modules, "models.streams.kafka_stream", None)
+    monkeypatch.setitem(sys.modules, "freshet_serving.models.streams.kafka_stream", None)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     config = config_of(tmp_path, "kafka://h:1/t")
-    monkeypatch.delitem(sys.modules, "models.streams.kafka_stream")
+    monkeypatch.delitem(sys.modules, "freshet_serving.models.streams.kafka_stream")
     with pytest.raises(BadInput, match=r"a topic of Kafka needs confluent_kafka, which is not installed: .*pip"):
         open_rows(replace(config), checkpoint_folder(config))

@@ -6,11 +6,11 @@ import pytest
 
 pytest.importorskip("redis", reason="the redis extra is not installed")
 
-from models.streams.followed_source import FollowedSource
-from models.streams.redis_stream import RedisStream
-from models.streams.stream_journal import StreamJournal
-from processor.clock import FakeClock
-from processor.errors import BadInput
+from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.redis_stream import RedisStream
+from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import BadInput
 from tests.models.streams.made import SCHEMA, cells_of, rows_of, said, users
 from tests.processor.tables.remote.fakes import RedisServer, needs_redis
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.streams.stream import Caller, Segment
-from models.streams.stream_journal import StreamJournal
-from processor.errors import BadInput, Corrupt
+from freshet_serving.models.streams.stream import Caller, Segment
+from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.processor.errors import BadInput, Corrupt
 
 COUNTS = st.lists(st.integers(0, 9), max_size=12)
 

@@ -11,15 +11,15 @@ import functools
 
 import numpy as np
 
-from models.config.feature_sections import FeatureConfig
-from models.config.model_section import ModelConfig
-from models.config.publish_section import PublishConfig
-from models.config.train_config import TrainConfig
-from models.config.train_section import TrainSettings
-from models.data.formats import DataConfig
-from models.data.source import Batch, Field, Schema, check_position
-from models.embedding.variable import Changes
-from processor.columns import Ragged, Strings
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.model_section import ModelConfig
+from freshet_serving.models.config.publish_section import PublishConfig
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.source import Batch, Field, Schema, check_position
+from freshet_serving.models.embedding.variable import Changes
+from freshet_serving.processor.columns import Ragged, Strings
 
 PARTS = [f.name for f in dataclasses.fields(Changes)]
 FEATURES = [

@@ -4,8 +4,8 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 import pyarrow.parquet as pq
 
-from models.training.checkpoint import mapped
-from models.training.loop import TrainingRun
+from freshet_serving.models.training.checkpoint import mapped
+from freshet_serving.models.training.loop import TrainingRun
 from tests.models.training.streams import MixedSource, make_config
 
 pytestmark = pytest.mark.tensorflow

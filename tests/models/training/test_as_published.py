@@ -7,11 +7,11 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.training.as_published import AsPublished
-from models.training.loop import TrainingRun
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.generation import Generation
-from processor.package.repository import Repository
+from freshet_serving.models.training.as_published import AsPublished
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.repository import Repository
 from tests.models.training.streams import FEATURES, MixedSource, make_batch, make_config, odd_batch
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]

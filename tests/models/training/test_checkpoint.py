@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.training.checkpoint import Checkpoints, RunState, changes_of
-from models.training.spec import draft
-from processor.errors import Corrupt
+from freshet_serving.models.training.checkpoint import Checkpoints, RunState, changes_of
+from freshet_serving.models.training.spec import draft
+from freshet_serving.processor.errors import Corrupt
 from tests.models.training.streams import PARTS, MixedSource, differing, make_batch, make_config, snapshot, untouched
 from tests.models.training.trainers import Trainers
 
@@ -244,7 +244,7 @@ def test_a_write_that_fails_leaves_the_checkpoint_before_it_and_can_be_repeated(
 
     learn(trainer, 2)
     with monkeypatch.context() as patch:
-        patch.setattr("models.training.checkpoint.atomic_file", full_disk)
+        patch.setattr("freshet_serving.models.training.checkpoint.atomic_file", full_disk)
         with pytest.raises(OSError, match="No space"):
             checkpoints.save(trainer, STATE)
     checkpoints.save(trainer, STATE)

@@ -3,11 +3,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from models.config.feature_sections import FeatureConfig
-from models.config.table_sections import TableConfig
-from models.config.train_section import TrainSettings
-from models.training.defaults import BEFORE, chosen, filled, kept, of_table, told
-from models.training.hash_choice import rows_an_id
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.training.defaults import BEFORE, chosen, filled, kept, of_table, told
+from freshet_serving.models.training.hash_choice import rows_an_id
 
 
 def columns(count, dim=16):
@@ -104,11 +104,11 @@ def test_one_line_says_what_was_chosen_and_for_how_many_rows():
 def test_a_small_table_with_a_plain_signal_is_learned_in_one_epoch(share):
     """Ids whose own chances differ; the truth has an AUC of 0.88, the former defaults came to 0.75 and 0.68 here."""
     pytest.importorskip("tensorflow", reason="training needs the train extra")
-    from compiler.building.auc import auc
-    from models.config.train_config import parse_config
-    from models.data.source import Batch
-    from models.training.spec import draft
-    from models.training.trainer import Trainer
+    from freshet_serving.compiler.building.auc import auc
+    from freshet_serving.models.config.train_config import parse_config
+    from freshet_serving.models.data.source import Batch
+    from freshet_serving.models.training.spec import draft
+    from freshet_serving.models.training.trainer import Trainer
 
     random, rows, learned = np.random.default_rng(1), 8000, 6000
     user, item = random.integers(0, 400, rows), random.integers(0, 50, rows)

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.config.publish_section import PublishConfig
-from models.training.delta_rules import LOOK_S, DeltaRules, movement
-from processor.clock import FakeClock
+from freshet_serving.models.config.publish_section import PublishConfig
+from freshet_serving.models.training.delta_rules import LOOK_S, DeltaRules, movement
+from freshet_serving.processor.clock import FakeClock
 
 
 class Run:

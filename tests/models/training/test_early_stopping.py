@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.training import loop as running
-from models.training.early_stopping import best_epoch
-from models.training.loop import TrainingRun
-from processor.generation import Generation
+from freshet_serving.models.training import loop as running
+from freshet_serving.models.training.early_stopping import best_epoch
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.generation import Generation
 from tests.models.training.streams import MixedSource, differing, make_config, snapshot
 from tests.models.training.test_loop import Disk, Killed, Notes
 

@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
-from models.config.train_config import parse_config
-from models.training.fingerprint import changed, fingerprint, settings
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.training.fingerprint import changed, fingerprint, settings
 
 
 def config(model=None, train=None, fusion=None, publish=None, **features):

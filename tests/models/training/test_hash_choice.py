@@ -3,13 +3,13 @@ import math
 import numpy as np
 import pytest
 
-from models.config.table_sections import TableConfig
-from models.config.train_config import parse_config
-from models.data.source import Batch
-from models.training import hash_choice
-from models.training.hash_choice import decided, estimated_ids, measured, of_version, undecided
-from models.training.spec import draft
-from processor.columns import Ragged, Strings
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.training import hash_choice
+from freshet_serving.models.training.hash_choice import decided, estimated_ids, measured, of_version, undecided
+from freshet_serving.models.training.spec import draft
+from freshet_serving.processor.columns import Ragged, Strings
 
 
 def config(**tables):

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.config.train_config import Beginning
-from models.training import checkpoint as saving
-from models.training.loop import TrainingRun
-from processor.chain.contents import Contents, stored
-from processor.chain.damage import repair
-from processor.chain.ledger import Ledger
-from processor.errors import Conflict, NotReady
-from processor.generation import UNDO_DEPTH, Generation
-from processor.package.delta import Delta, TableDelta, stream_delta
-from processor.package.repository import Repository
+from freshet_serving.models.config.train_config import Beginning
+from freshet_serving.models.training import checkpoint as saving
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.chain.contents import Contents, stored
+from freshet_serving.processor.chain.damage import repair
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import Conflict, NotReady
+from freshet_serving.processor.generation import UNDO_DEPTH, Generation
+from freshet_serving.processor.package.delta import Delta, TableDelta, stream_delta
+from freshet_serving.processor.package.repository import Repository
 from tests.models.training.streams import MixedSource, differing, make_config, snapshot, spread
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
@@ -387,7 +387,9 @@ def test_after_so_many_deltas_the_chain_is_folded_and_a_rollback_starts_the_coun
 
 def test_a_snapshot_that_cannot_be_written_does_not_stop_the_trainer(tmp_path, monkeypatch):
     run, stream, notes = start(tmp_path, snapshot_after=1)
-    monkeypatch.setattr("models.training.lineage.fold", lambda *_: (_ for _ in ()).throw(NotReady("snapshot: full")))
+    monkeypatch.setattr(
+        "freshet_serving.models.training.lineage.fold", lambda *_: (_ for _ in ()).throw(NotReady("snapshot: full"))
+    )
     assert advance(stream, 2) == ["1.1", "1.2"]
     assert notes[-1] == "no snapshot this time: snapshot: full"
     assert_at_head(run)

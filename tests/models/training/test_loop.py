@@ -15,22 +15,22 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.config.evaluate_section import EvaluateConfig
-from models.config.feature_sections import FeatureConfig
-from models.config.publish_section import PublishConfig
-from models.data.synthetic import SyntheticSource, default_features
-from models.training import loop as running
-from models.training import whole_config
-from models.training.defaults import BEFORE
-from models.training.loop import TrainingRun
-from processor.chain.ledger import Ledger
-from processor.clock import SystemClock
-from processor.errors import BadInput
-from processor.generation import Generation
-from processor.package.delta import read_delta
-from processor.package.repository import Repository
-from processor.package.version import VersionReader, table_file
-from processor.versions.served_version import ServedVersion
+from freshet_serving.models.config.evaluate_section import EvaluateConfig
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.publish_section import PublishConfig
+from freshet_serving.models.data.synthetic import SyntheticSource, default_features
+from freshet_serving.models.training import loop as running
+from freshet_serving.models.training import whole_config
+from freshet_serving.models.training.defaults import BEFORE
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.delta import read_delta
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import VersionReader, table_file
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.models.training.streams import (
     FEATURES,
     MixedSource,
@@ -359,9 +359,11 @@ def whole(tmp_path_factory, _stand_ins):
     generations = {}
     with pytest.MonkeyPatch.context() as patch:
         trainers, compiled = _stand_ins
-        patch.setattr("models.training.loop.Trainer", trainers)
-        patch.setattr("compiler.building.packaging.compile_graph", compiled.compile_graph)
-        patch.setattr("compiler.dense.dense_graph.DenseGraph.save", lambda graph, path: compiled.save(graph, path))
+        patch.setattr("freshet_serving.models.training.loop.Trainer", trainers)
+        patch.setattr("freshet_serving.compiler.building.packaging.compile_graph", compiled.compile_graph)
+        patch.setattr(
+            "freshet_serving.compiler.dense.dense_graph.DenseGraph.save", lambda graph, path: compiled.save(graph, path)
+        )
         patch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
         disk = Disk(patch, lambda n: shutil.copytree(repository, disks / f"{n:03d}"))
         run = TrainingRun(make_config(repository), MixedSource(ROWS))

@@ -11,15 +11,15 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.config.guard_section import GuardConfig
-from models.config.train_config import parse_config
-from models.streams.followed_source import FollowedSource
-from models.training.loop import TrainingRun
-from processor.chain.chain_record import HOLD, RELEASE
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput
-from processor.generation import Generation
-from processor.package.repository import Repository
+from freshet_serving.models.config.guard_section import GuardConfig
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.chain.chain_record import HOLD, RELEASE
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.repository import Repository
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 

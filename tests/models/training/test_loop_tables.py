@@ -8,18 +8,18 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.config.table_sections import TableConfig
-from models.config.train_config import Beginning
-from models.data.source import Batch
-from models.embedding import tiered_rows
-from models.training import loop as running
-from models.training.as_published import AsPublished
-from models.training.loop import TrainingRun
-from processor.chain.ledger import Ledger
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput
-from processor.package.repository import Repository
-from processor.package.version import table_file
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_config import Beginning
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.embedding import tiered_rows
+from freshet_serving.models.training import loop as running
+from freshet_serving.models.training.as_published import AsPublished
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import table_file
 from tests.models.training.streams import (
     FEATURES,
     SEQUENCES,

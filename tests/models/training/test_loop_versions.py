@@ -8,17 +8,17 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.config.train_config import Beginning
-from models.training import full_versions
-from models.training import loop as running
-from models.training.loop import TrainingRun
-from processor.chain.ledger import Ledger
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput
-from processor.generation import Generation
-from processor.package.repository import Repository
-from processor.package.version import VersionReader, add_file
-from processor.package.warmup import WARMUP, dump_warmup
+from freshet_serving.models.config.train_config import Beginning
+from freshet_serving.models.training import full_versions
+from freshet_serving.models.training import loop as running
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import VersionReader, add_file
+from freshet_serving.processor.package.warmup import WARMUP, dump_warmup
 from tests.models.training.streams import FEATURES, MixedSource, differing, make_batch, make_config, snapshot
 from tests.models.training.test_lineage import Heard, assert_at_head
 

@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
-from models.training.old_versions import NOTE, removable, remove_version
-from processor.errors import BadInput
-from processor.package import place
-from processor.package.repository import Repository
-from processor.package.version import MANIFEST, VersionReader
+from freshet_serving.models.training.old_versions import NOTE, removable, remove_version
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import place
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import MANIFEST, VersionReader
 from tests.packages import write_package
 
 

@@ -14,13 +14,13 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.training.loop import TrainingRun
-from models.training.publication import publish_version
-from processor.chain.ledger import Ledger
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.generation import Generation
-from processor.overview import model_stats
-from processor.package.repository import Repository
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.publication import publish_version
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.overview import model_stats
+from freshet_serving.processor.package.repository import Repository
 from tests.models.training.streams import (
     FEATURES,
     SEQUENCES,

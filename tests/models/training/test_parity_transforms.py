@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.config.train_config import parse_config
-from models.data.source import Batch, Schema, wanted_fields
-from models.training.loop import TrainingRun
-from models.training.spec import draft
-from processor.columns import Ragged, Strings
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.features.evaluation import Transforms
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.source import Batch, Schema, wanted_fields
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.spec import draft
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.features.evaluation import Transforms
 
 pytestmark = pytest.mark.tensorflow
 

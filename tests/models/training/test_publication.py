@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="publishing needs the train extra")
 
-from models.training.loop import TrainingRun
-from models.training.publication import MOST_COUNTED, _packed
-from processor.backends.opening import executable_files
-from processor.machine import this_machine
-from processor.package.repository import Repository
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.publication import MOST_COUNTED, _packed
+from freshet_serving.processor.backends.opening import executable_files
+from freshet_serving.processor.machine import this_machine
+from freshet_serving.processor.package.repository import Repository
 from tests.models.training.streams import MixedSource, make_config
 from tests.packages import manifest, open_version, rows_of
 
@@ -36,8 +36,8 @@ def test_counts_that_no_table_file_can_hold_are_the_most_that_it_can():
 def test_a_training_file_may_want_versions_in_int8_and_gets_float32_with_the_reason_where_that_is_too_far_off(
     max_error, precisions, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("compiler.building.calibrate.LEAST_ROUNDS", 1)
-    monkeypatch.setattr("compiler.building.calibrate.BUCKET_S", 0.0)
+    monkeypatch.setattr("freshet_serving.compiler.building.calibrate.LEAST_ROUNDS", 1)
+    monkeypatch.setattr("freshet_serving.compiler.building.calibrate.BUCKET_S", 0.0)
     config = make_config(tmp_path)
     publish = replace(config.publish, precision="int8", max_error=max_error, max_auc_change=1.0)
     notes = []

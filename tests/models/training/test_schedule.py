@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.config.train_section import SCHEDULES, TrainSettings
-from models.training.schedule import rate_factor
+from freshet_serving.models.config.train_section import SCHEDULES, TrainSettings
+from freshet_serving.models.training.schedule import rate_factor
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,18 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from compiler.frameworks import keras
-from models.config.model_section import ModelConfig, NetworkConfig
-from models.data.formats import DataConfig
-from models.dense.losses import mean_shares
-from models.training.as_published import AsPublished
-from models.training.loop import TrainingRun
-from models.training.spec import draft
-from models.training.trainer import Trainer
-from models.zoo.arch import Arch
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput
-from processor.package.repository import Repository
+from freshet_serving.compiler.frameworks import keras
+from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.dense.losses import mean_shares
+from freshet_serving.models.training.as_published import AsPublished
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.spec import draft
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.models.zoo.arch import Arch
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.repository import Repository
 from tests.models.training.streams import MixedSource, make_batch, make_config
 
 pytestmark = pytest.mark.tensorflow
@@ -126,7 +126,7 @@ def test_dropout_is_for_training_alone_and_goes_on_where_a_checkpoint_left_it(tm
 
 
 def test_dropout_changes_no_first_weight():
-    from models.zoo.deepfm import build
+    from freshet_serving.models.zoo.deepfm import build
     from tests.models.zoo.layouts import make_layout
 
     plain, dropped = (build(make_layout(4, 4), (6, 5), dropout=share, seed=2).logits for share in (0.0, 0.5))
@@ -162,8 +162,8 @@ def test_an_own_arch_without_the_outputs_that_it_names_is_refused(tmp_path, monk
         logits = keras.layers.Dense(1, name="d")(x)
         return Arch(keras.Model(x, logits), keras.Model(x, {"ctr": keras.ops.sigmoid(logits)}), ("score",))
 
-    monkeypatch.setattr("models.dense.dense_step.resolve_arch", lambda name: build)
-    monkeypatch.setattr("models.zoo.arch.resolve_arch", lambda name: build)
+    monkeypatch.setattr("freshet_serving.models.dense.dense_step.resolve_arch", lambda name: build)
+    monkeypatch.setattr("freshet_serving.models.zoo.arch.resolve_arch", lambda name: build)
     config = make_config(tmp_path)
     with pytest.raises(BadInput, match=r"arch: an output 'score' \[n, 1\] wanted, got ctr"):
         Trainer(draft(config, {}), config.train)

@@ -1,11 +1,17 @@
 import numpy as np
 import pytest
 
-from models.config.feature_sections import FeatureConfig
-from models.data.source import Batch
-from models.training.spec import draft, measure_log_odds, measure_scaling, measure_transforms, share_of_ones
-from processor.errors import BadInput
-from processor.features.plan import SparsePlan
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.training.spec import (
+    draft,
+    measure_log_odds,
+    measure_scaling,
+    measure_transforms,
+    share_of_ones,
+)
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.plan import SparsePlan
 from tests.models.training.streams import FEATURES, MixedSource, make_config
 
 

@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.config.table_sections import TableConfig
-from models.embedding import tiered_rows
-from models.pipeline.ahead import Ahead
-from models.training import stretches
-from models.training.spec import draft, measure_scaling
-from models.training.trainer import Trainer
-from processor.kernels.rows import LOGGED
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.embedding import tiered_rows
+from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.training import stretches
+from freshet_serving.models.training.spec import draft, measure_scaling
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.processor.kernels.rows import LOGGED
 from tests.models.embedding.test_variable import assert_same
 from tests.models.training.streams import MixedSource, make_config
 

@@ -5,14 +5,14 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from compiler.frameworks import tf
-from models.embedding.variable import EmbeddingVariable
-from models.evaluation.quality import log_loss
-from models.training.spec import draft
-from models.training.trainer import Trainer
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput
-from processor.kernels.hashing import hash_strings
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.models.embedding.variable import EmbeddingVariable
+from freshet_serving.models.evaluation.quality import log_loss
+from freshet_serving.models.training.spec import draft
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels.hashing import hash_strings
 from tests.models.training.streams import (
     FEATURES,
     SEQUENCES,

@@ -6,17 +6,17 @@ import xxhash
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.config.train_config import Beginning
-from models.training import checkpoint
-from models.training import loop as running
-from models.training.checkpoint import Checkpoints
-from models.training.loop import TrainingRun
-from models.training.whole_config import hash_seeds_of
-from processor.columns import Strings
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.kernels.hashing import hash_strings
-from processor.package.repository import Repository
-from processor.versions.policy import ModelPolicy, VersionPolicy
+from freshet_serving.models.config.train_config import Beginning
+from freshet_serving.models.training import checkpoint
+from freshet_serving.models.training import loop as running
+from freshet_serving.models.training.checkpoint import Checkpoints
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.whole_config import hash_seeds_of
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.versions.policy import ModelPolicy, VersionPolicy
 from tests.models.training.streams import FEATURES, MixedSource, make_batch, make_config
 from tests.models.training.test_lineage import Heard, assert_at_head
 

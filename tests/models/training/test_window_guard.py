@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.config.guard_section import GuardConfig
-from models.training.window_guard import WindowGuard, WindowScores, auc_error, row_losses
+from freshet_serving.models.config.guard_section import GuardConfig
+from freshet_serving.models.training.window_guard import WindowGuard, WindowScores, auc_error, row_losses
 
 CONFIG = GuardConfig()
 

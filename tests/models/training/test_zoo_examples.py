@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.config.train_config import load_config
-from models.data.formats import label_names
-from models.data.open_data import open_source
-from models.training.loop import TrainingRun
-from models.training.publication import publish_version
-from models.zoo.architectures import ARCHITECTURES
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.package.repository import Repository
+from freshet_serving.models.config.train_config import load_config
+from freshet_serving.models.data.formats import label_names
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.publication import publish_version
+from freshet_serving.models.zoo.architectures import ARCHITECTURES
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.package.repository import Repository
 from tests.models.data.sources import real_data
 
 pytestmark = pytest.mark.tensorflow
@@ -41,7 +41,9 @@ def test_every_network_has_an_example():
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_it_learns_real_rows_and_is_served_as_it_was_trained(arch, tmp_path, monkeypatch):
     # From 64 rows on the user's part is computed apart. Fewer sizes than are published, for time.
-    monkeypatch.setattr("models.training.full_versions.publish_version", partial(publish_version, buckets=(1, 64)))
+    monkeypatch.setattr(
+        "freshet_serving.models.training.full_versions.publish_version", partial(publish_version, buckets=(1, 64))
+    )
     form = section(arch, "data")["format"]
     sets = {"data.path": real_data(DATA[form]), "data.format": form, "publish.repository": str(tmp_path / "r")}
     whole = [f'{key}="{value}"' for key, value in sets.items()]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 
-from compiler.building import compile as compiling
-from compiler.building import parts as dividing
-from compiler.dense.dense_graph import DenseGraph
-from models.config.model_section import ONE_LABEL
-from models.pipeline.step_profile import StepProfile
-from models.training.spec import draft, measure_scaling
-from models.training.trainer import Trainer
-from processor.package.manifest import WHOLE
+from freshet_serving.compiler.building import compile as compiling
+from freshet_serving.compiler.building import parts as dividing
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.models.config.model_section import ONE_LABEL
+from freshet_serving.models.pipeline.step_profile import StepProfile
+from freshet_serving.models.training.spec import draft, measure_scaling
+from freshet_serving.models.training.trainer import Trainer
+from freshet_serving.processor.package.manifest import WHOLE
 
 
 def make_trainer(config, source):

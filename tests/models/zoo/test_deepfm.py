@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="the zoo needs the train extra")
 
-from models.zoo.deepfm import build
+from freshet_serving.models.zoo.deepfm import build
 from tests.models.zoo.layouts import LAYOUTS, make_layout
 
 pytestmark = pytest.mark.tensorflow

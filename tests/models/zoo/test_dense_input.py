@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.zoo.dense_input import ColumnSpan, DenseInput, runs
-from processor.errors import BadInput
-from processor.package.manifest import Feature
+from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput, runs
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Feature
 
 
 def embedding(name, offset, width, kind="id"):

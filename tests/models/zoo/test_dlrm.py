@@ -3,7 +3,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="the zoo needs the train extra")
 
-from models.zoo.dlrm import build
+from freshet_serving.models.zoo.dlrm import build
 from tests.models.zoo.layouts import LAYOUTS, make_layout
 
 pytestmark = pytest.mark.tensorflow

@@ -3,9 +3,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="the zoo needs the train extra")
 
-from compiler.frameworks import tf
-from models.zoo.esmm import build
-from processor.errors import BadInput
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.models.zoo.esmm import build
+from freshet_serving.processor.errors import BadInput
 from tests.models.zoo.layouts import LAYOUTS, make_layout
 
 pytestmark = pytest.mark.tensorflow

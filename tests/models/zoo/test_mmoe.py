@@ -3,8 +3,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="the zoo needs the train extra")
 
-from models.zoo.mmoe import build
-from processor.errors import BadInput
+from freshet_serving.models.zoo.mmoe import build
+from freshet_serving.processor.errors import BadInput
 from tests.models.zoo.layouts import LAYOUTS, make_layout
 
 pytestmark = pytest.mark.tensorflow

@@ -5,9 +5,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="the zoo needs the train extra")
 
-from models.zoo.dense_input import DenseInput
-from models.zoo.two_tower import build
-from processor.errors import BadInput
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.two_tower import build
+from freshet_serving.processor.errors import BadInput
 from tests.models.zoo.layouts import LAYOUTS
 
 pytestmark = pytest.mark.tensorflow

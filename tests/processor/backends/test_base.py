@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from processor.backends.base import Artefact, aligned, weights_hash
-from processor.backends.registry import load_backend
-from processor.errors import BadInput
+from freshet_serving.processor.backends.base import Artefact, aligned, weights_hash
+from freshet_serving.processor.backends.registry import load_backend
+from freshet_serving.processor.errors import BadInput
 from tests.processor.backends.artefacts import (
     NAMES,
     SHAPES,

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from processor.backends.base import Artefact
-from processor.backends.bounded import BoundedProgram, ScoreBound, outputs_of, typical_error
-from processor.errors import BadInput
+from freshet_serving.processor.backends.base import Artefact
+from freshet_serving.processor.backends.bounded import BoundedProgram, ScoreBound, outputs_of, typical_error
+from freshet_serving.processor.errors import BadInput
 
 COLUMNS = {"score": 1}
 

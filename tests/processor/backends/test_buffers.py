@@ -5,8 +5,8 @@ import weakref
 
 import numpy as np
 
-from processor.backends.buffers import Buffers, Ends
-from processor.package.manifest import WHOLE
+from freshet_serving.processor.backends.buffers import Buffers, Ends
+from freshet_serving.processor.package.manifest import WHOLE
 from tests.packages import make_delta, make_inputs, open_version, write_package
 
 

@@ -6,9 +6,9 @@ import gc
 import numpy as np
 import pytest
 
-from processor.backends.base import aligned
-from processor.backends.cuda import Cuda, allocator
-from processor.errors import BadInput
+from freshet_serving.processor.backends.base import aligned
+from freshet_serving.processor.backends.cuda import Cuda, allocator
+from freshet_serving.processor.errors import BadInput
 from tests.processor.backends.test_tensorrt import Runtime
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.backends import onnxfile
-from processor.backends.onnxfile import external_weights
-from processor.errors import Corrupt, TooLarge
+from freshet_serving.processor.backends import onnxfile
+from freshet_serving.processor.backends.onnxfile import external_weights
+from freshet_serving.processor.errors import Corrupt, TooLarge
 from tests.processor.backends.artefacts import SHAPES, make_artefact, onnx
 
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from processor.backends.base import Artefact
-from processor.backends.onnxruntime import _Executable
-from processor.backends.registry import load_backend
-from processor.errors import BadInput, Corrupt
+from freshet_serving.processor.backends.base import Artefact
+from freshet_serving.processor.backends.onnxruntime import _Executable
+from freshet_serving.processor.backends.registry import load_backend
+from freshet_serving.processor.errors import BadInput, Corrupt
 from tests.processor.backends.artefacts import NAMES, SHAPES, WIDTH, expected, make_artefact, make_weights
 
 OUTPUTS = {"score": 1}

@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from processor.backends.base import Artefact, missing
-from processor.backends.capsule import pack, sha256
-from processor.backends.opening import executable_files, open_programs
-from processor.errors import BadInput, Corrupt
-from processor.extras import how_to_install
-from processor.machine import Machine
-from processor.package.manifest import ExecutableEntry, File
-from processor.package.tensors import crc32
+from freshet_serving.processor.backends.base import Artefact, missing
+from freshet_serving.processor.backends.capsule import pack, sha256
+from freshet_serving.processor.backends.opening import executable_files, open_programs
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.extras import how_to_install
+from freshet_serving.processor.machine import Machine
+from freshet_serving.processor.package.manifest import ExecutableEntry, File
+from freshet_serving.processor.package.tensors import crc32
 
 HERE = Machine(frozenset({"x86_64", "avx2"}), "this one")
 SOURCE = hashlib.sha256(b"graph").hexdigest()
@@ -234,7 +234,7 @@ def test_frozen_code_comes_with_its_portable_form_and_other_code_without():
 
 
 def test_a_real_version_with_a_damaged_executable_is_served_by_the_next(tmp_path):
-    from processor.package.version import MANIFEST, VersionReader
+    from freshet_serving.processor.package.version import MANIFEST, VersionReader
     from tests.packages import make_inputs, open_version, write_package
 
     folder = write_package(tmp_path)

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("openvino", reason="the openvino extra is not installed")
 
-from processor.backends.base import Artefact, aligned, weights_hash
-from processor.backends.openvino import OpenVino
-from processor.errors import BadInput, Corrupt
+from freshet_serving.processor.backends.base import Artefact, aligned, weights_hash
+from freshet_serving.processor.backends.openvino import OpenVino
+from freshet_serving.processor.errors import BadInput, Corrupt
 from tests.processor.backends.artefacts import NAMES, WIDTH, expected, make_onnx_origin, make_weights
 
 
@@ -77,7 +77,7 @@ def test_a_binding_that_goes_gives_its_warm_request_back():
 def test_the_librarys_telemetry_is_never_loaded():
     code = (
         "import sys\n"
-        "from processor.backends.openvino import *\n"
+        "from freshet_serving.processor.backends.openvino import *\n"
         "from tests.processor.backends.artefacts import *\n"
         "program = OpenVino().open(WIDTH, {'score': 1})\n"
         "program.add(Artefact(4, b'', NAMES, origin=make_onnx_origin()))\n"

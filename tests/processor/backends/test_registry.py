@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
-from processor.backends import registry
-from processor.backends.registry import builtin, load_backend
-from processor.errors import BadInput
+from freshet_serving.processor.backends import registry
+from freshet_serving.processor.backends.registry import builtin, load_backend
+from freshet_serving.processor.errors import BadInput
 
 LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "xla": "jaxlib", "tensorrt": "tensorrt"}
 
@@ -58,7 +58,7 @@ def test_an_added_backend_that_cannot_be_loaded_is_one_clear_line(monkeypatch):
 
 def test_no_backend_library_is_imported_before_it_is_asked_for():
     code = (
-        "import sys; from processor.backends.registry import builtin; builtin();"
+        "import sys; from freshet_serving.processor.backends.registry import builtin; builtin();"
         f"sys.exit(bool({set(LIBRARIES.values())} & set(sys.modules)))"
     )
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from processor.backends.cuda import Cuda
-from processor.backends.registry import load_backend
-from processor.errors import BadInput, FreshetError
+from freshet_serving.processor.backends.cuda import Cuda
+from freshet_serving.processor.backends.registry import load_backend
+from freshet_serving.processor.errors import BadInput, FreshetError
 
 
 class Runtime:
@@ -50,7 +50,7 @@ def test_a_call_that_fails_is_named_with_its_status():
 @pytest.mark.skipif(importlib.util.find_spec("tensorrt") is None, reason="needs TensorRT and an NVIDIA GPU")
 @pytest.mark.tensorflow
 def test_engines_compile_run_and_take_new_weights(tmp_path):
-    from compiler.building.compile import build, load, lower, variants
+    from freshet_serving.compiler.building.compile import build, load, lower, variants
     from tests.compiler.building.test_compile import make_graph, rows, score
 
     graph = make_graph()

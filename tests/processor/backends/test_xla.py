@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("jaxlib", reason="the xla extra is not installed")
 
-from processor.backends.base import Artefact, aligned
-from processor.backends.xla import Xla, device
-from processor.errors import BadInput, Corrupt
+from freshet_serving.processor.backends.base import Artefact, aligned
+from freshet_serving.processor.backends.xla import Xla, device
+from freshet_serving.processor.errors import BadInput, Corrupt
 from tests.processor.backends.artefacts import NAMES, WIDTH, expected, make_stablehlo, make_weights
 
 
@@ -72,7 +72,7 @@ def test_a_run_imports_no_jax_where_it_is_installed():
 def test_what_runs_on_a_gpu_runs_on_any_device_of_jax(monkeypatch):
     """The code of a CUDA device, with the CPU as jax gives it: copies both ways, weights of its own, code read back."""
     pytest.importorskip("jax", reason="jax is not installed")
-    from processor.backends import xla
+    from freshet_serving.processor.backends import xla
 
     on = xla.JaxDevice("cpu")
     monkeypatch.setitem(xla._devices, ("cuda", 0), on)
@@ -98,7 +98,7 @@ def test_what_runs_on_a_gpu_runs_on_any_device_of_jax(monkeypatch):
 def test_code_of_another_kind_of_gpu_is_refused(monkeypatch):
     from types import SimpleNamespace
 
-    from processor.backends import xla
+    from freshet_serving.processor.backends import xla
 
     monkeypatch.setitem(xla._devices, ("cuda", 0), SimpleNamespace(target="cuda-sm_90"))
     program = Xla().open(WIDTH, {"score": 1})

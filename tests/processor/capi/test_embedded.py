@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from processor.capi import embedded
-from processor.eas import codec as eas
-from processor.errors import BadInput
+from freshet_serving.processor.capi import embedded
+from freshet_serving.processor.eas import codec as eas
+from freshet_serving.processor.errors import BadInput
 from tests.packages import make_inputs, write_package
 from tests.processor.eas.test_codec import array
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from processor.capi import __main__ as capi
-from processor.eas import codec as eas
+from freshet_serving.processor.capi import __main__ as capi
+from freshet_serving.processor.eas import codec as eas
 from tests.packages import write_package
 from tests.processor.capi.test_embedded import USERS, predict_request
 
@@ -31,7 +31,9 @@ def folder(tmp_path_factory):
     """The library, its header, a repository and a request."""
     folder = tmp_path_factory.mktemp("capi")
     subprocess.run(
-        [sys.executable, "-m", "processor.capi", str(folder / "libfreshet.so")], check=True, capture_output=True
+        [sys.executable, "-m", "freshet_serving.processor.capi", str(folder / "libfreshet.so")],
+        check=True,
+        capture_output=True,
     )
     write_package(folder / "repository", users=USERS)
     (folder / "request").write_bytes(predict_request())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from processor.chain.chain_record import DELTA, ROLLBACK, delta_digest, record_name, sha256
-from processor.chain.history import Link
-from processor.chain.ledger import Ledger
-from processor.package.delta import write_delta
+from freshet_serving.processor.chain.chain_record import DELTA, ROLLBACK, delta_digest, record_name, sha256
+from freshet_serving.processor.chain.history import Link
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.package.delta import write_delta
 from tests.packages import make_delta
 
 MILLISECONDS = 1.7e12

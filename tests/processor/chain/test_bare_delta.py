@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from processor.chain import bare_delta as arrivals_module
-from processor.chain.bare_delta import MOST_S, SHARE, Arrivals, bare_deltas
-from processor.errors import NotReady
+from freshet_serving.processor.chain import bare_delta as arrivals_module
+from freshet_serving.processor.chain.bare_delta import MOST_S, SHARE, Arrivals, bare_deltas
+from freshet_serving.processor.errors import NotReady
 from tests.descriptors import few_descriptors
 
 

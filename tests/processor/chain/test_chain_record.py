@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.chain.chain_record import (
+from freshet_serving.processor.chain.chain_record import (
     BESIDE,
     KINDS,
     MAX_REASON,
@@ -19,9 +19,9 @@ from processor.chain.chain_record import (
     root_hash,
     sha256,
 )
-from processor.errors import BadInput, Corrupt
-from processor.package.manifest import File, Manifest
-from processor.package.transforms import Transform
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.package.manifest import File, Manifest
+from freshet_serving.processor.package.transforms import Transform
 from tests.packages import manifest
 
 HEX64, HEX32 = "ab" * 32, "cd" * 16

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.chain.contents import Contents, narrowed, stored
-from processor.chain.ledger import Ledger
-from processor.clock import SystemClock
-from processor.package.repository import Repository
-from processor.tables.quantise import dequantise, quantise
-from processor.versions.served_version import ServedVersion
+from freshet_serving.processor.chain.contents import Contents, narrowed, stored
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.tables.quantise import dequantise, quantise
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.packages import make_delta, make_weights, write_package
 
 FLOATS = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)

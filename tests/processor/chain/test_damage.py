@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.chain import damage as damage_module
-from processor.chain.chain_record import REPAIR, ChainRecord, record_name, sha256
-from processor.chain.damage import find_damage, repair
-from processor.chain.ledger import Ledger
-from processor.chain.repair import Marks
-from processor.errors import BadInput, Conflict, Diverged, NotReady
-from processor.package.repository import Repository
+from freshet_serving.processor.chain import damage as damage_module
+from freshet_serving.processor.chain.chain_record import REPAIR, ChainRecord, record_name, sha256
+from freshet_serving.processor.chain.damage import find_damage, repair
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.repair import Marks
+from freshet_serving.processor.errors import BadInput, Conflict, Diverged, NotReady
+from freshet_serving.processor.package.repository import Repository
 from tests.packages import make_delta, write_package
 from tests.processor.chain.damaged import MILLISECONDS, damaged_chain, delta_record, write_unchecked
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from processor.chain.chain_record import (
+from freshet_serving.processor.chain.chain_record import (
     DELTA,
     HOLD,
     RELEASE,
@@ -17,8 +17,8 @@ from processor.chain.chain_record import (
     delta_digest,
     sha256,
 )
-from processor.chain.history import History, Link
-from processor.errors import Conflict
+from freshet_serving.processor.chain.history import History, Link
+from freshet_serving.processor.errors import Conflict
 
 ROOT, ZERO = "ab" * 32, "cd" * 16
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from processor.chain import ledger as ledger_module
-from processor.chain.chain_record import ChainRecord, record_name, sha256
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, NotReady
-from processor.package import atomic
-from processor.package import place as place_module
-from processor.package.delta import Delta, write_delta
-from processor.package.repository import Repository
+from freshet_serving.processor.chain import ledger as ledger_module
+from freshet_serving.processor.chain.chain_record import ChainRecord, record_name, sha256
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, NotReady
+from freshet_serving.processor.package import atomic
+from freshet_serving.processor.package import place as place_module
+from freshet_serving.processor.package.delta import Delta, write_delta
+from freshet_serving.processor.package.repository import Repository
 from tests.packages import make_delta, write_package
 
 

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.errors import Diverged
-from processor.package.repository import Repository
-from processor.package.version import add_file
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import Diverged
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import add_file
 from tests.packages import make_delta, write_package
 
 

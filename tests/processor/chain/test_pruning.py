@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.chain.contents import Contents
-from processor.chain.ledger import Ledger
-from processor.chain.pruning import ABANDONED_S, needless, unfinished
-from processor.errors import NotFound
-from processor.package.delta import write_delta
-from processor.package.repository import Repository
-from processor.tables.folding import fold
+from freshet_serving.processor.chain.contents import Contents
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.pruning import ABANDONED_S, needless, unfinished
+from freshet_serving.processor.errors import NotFound
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.tables.folding import fold
 from tests.packages import make_delta, write_package
 
 KEEP = 3

@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from processor.chain import repair as repair_module
-from processor.chain.chain_record import REPAIR, record_name
-from processor.chain.damage import find_damage, repair
-from processor.chain.ledger import Ledger
-from processor.chain.repair import NO_FILE, Marks, NewRepairs, find_repair, parsed_repair, record_bytes
-from processor.chain.resigning import resign
-from processor.errors import Conflict, Corrupt, Diverged, KeyWanted, NotReady
-from processor.package.repository import Repository
+from freshet_serving.processor.chain import repair as repair_module
+from freshet_serving.processor.chain.chain_record import REPAIR, record_name
+from freshet_serving.processor.chain.damage import find_damage, repair
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.repair import NO_FILE, Marks, NewRepairs, find_repair, parsed_repair, record_bytes
+from freshet_serving.processor.chain.resigning import resign
+from freshet_serving.processor.errors import Conflict, Corrupt, Diverged, KeyWanted, NotReady
+from freshet_serving.processor.package.repository import Repository
 from tests.packages import make_delta, write_package
 from tests.processor.chain.damaged import damaged_chain
 from tests.signing import reads, writes

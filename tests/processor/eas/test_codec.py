@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.columns import Ragged, Strings
-from processor.eas import codec as eas
-from processor.engine import Processor, ProcessorConfig
-from processor.errors import BadInput, FreshetError
-from processor.package.manifest import Input, Manifest, Output
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.eas import codec as eas
+from freshet_serving.processor.engine import Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.package.manifest import Input, Manifest, Output
 from tests.packages import make_inputs, make_weights, reference, tag_id, write_package
 
 MANIFEST = Manifest(

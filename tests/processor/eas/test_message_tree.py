@@ -5,11 +5,11 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from processor.eas import codec as eas
-from processor.eas.message_tree import MessageTree
-from processor.errors import TooLarge
-from processor.features.limits import RequestLimits
-from processor.kernels.wire_format import HOLDER
+from freshet_serving.processor.eas import codec as eas
+from freshet_serving.processor.eas.message_tree import MessageTree
+from freshet_serving.processor.errors import TooLarge
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.kernels.wire_format import HOLDER
 
 TREE = MessageTree(eas.Request.DESCRIPTOR)
 NAMES = st.text("ab", max_size=2)

@@ -6,16 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.columns import Strings
-from processor.engine import PredictRequest
-from processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
-from processor.explaining import explanation as module
-from processor.explaining.explanation import Explainer, Question
-from processor.package.manifest import StageEntry, TableEntry
-from processor.package.repository import Repository
-from processor.tables.folding import fold
-from processor.tables.remote.remote_table import RemoteTable
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.engine import PredictRequest
+from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
+from freshet_serving.processor.explaining import explanation as module
+from freshet_serving.processor.explaining.explanation import Explainer, Question
+from freshet_serving.processor.package.manifest import StageEntry, TableEntry
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.tables.folding import fold
+from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from tests.explained import scores_by_hand
 from tests.packages import make_inputs, tag_id, write_package
 from tests.processor.engines import processors, publish
@@ -143,7 +143,7 @@ def test_rows_that_can_be_undone_no_more_are_still_told_by_their_step(root, open
 
 
 def test_a_step_that_is_not_kept_is_told_by_the_oldest_that_is(root, open_processor, explainer, monkeypatch):
-    monkeypatch.setattr("processor.versions.served_version.STAMPS", 2)
+    monkeypatch.setattr("freshet_serving.processor.versions.served_version.STAMPS", 2)
     for step in range(1, 5):
         publish(root, step, users=[step])
     version = open_processor(undo_depth=1).catalogue["small"].pick()

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from processor.columns import Ragged, Strings
-from processor.explaining.feature_values import MAX_TEXT, feature_values
-from processor.features.plan import SparsePlan
-from processor.kernels.hashing import hash_strings
-from processor.package.manifest import Feature, Input, Output, TableEntry
-from processor.package.transforms import Transform
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.explaining.feature_values import MAX_TEXT, feature_values
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package.manifest import Feature, Input, Output, TableEntry
+from freshet_serving.processor.package.transforms import Transform
 from tests.packages import make_inputs, manifest, tag_id
 
 

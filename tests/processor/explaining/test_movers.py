@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from processor.explaining import movers as module
-from processor.explaining.movers import ScoredRow, alike, movers
-from processor.package.manifest import Output
+from freshet_serving.processor.explaining import movers as module
+from freshet_serving.processor.explaining.movers import ScoredRow, alike, movers
+from freshet_serving.processor.package.manifest import Output
 from tests.packages import DIM, manifest
 from tests.processor.backends.artefacts import WIDTH
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from processor.explaining.row_origins import DELTA, FILE, NOWHERE, REMOVED, RowOrigin, row_origins
-from processor.package.delta import TableDelta
-from processor.package.manifest import TableEntry
-from processor.tables.remote.remote_table import RemoteTable
-from processor.tables.table import ServedTable, packed
-from processor.tables.tier import SLOT_BOOKS_NBYTES
+from freshet_serving.processor.explaining.row_origins import DELTA, FILE, NOWHERE, REMOVED, RowOrigin, row_origins
+from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.tables.remote.remote_table import RemoteTable
+from freshet_serving.processor.tables.table import ServedTable, packed
+from freshet_serving.processor.tables.tier import SLOT_BOOKS_NBYTES
 
 DIM = 4
 

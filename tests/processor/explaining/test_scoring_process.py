@@ -9,11 +9,11 @@ import sys
 import numpy as np
 import pytest
 
-from processor.errors import Corrupt, NotReady
-from processor.explaining import scoring_process
-from processor.explaining.scoring_process import ScoringProcess
-from processor.explaining.spare_executable import SpareExecutables, Way
-from processor.package.version import VersionReader
+from freshet_serving.processor.errors import Corrupt, NotReady
+from freshet_serving.processor.explaining import scoring_process
+from freshet_serving.processor.explaining.scoring_process import ScoringProcess
+from freshet_serving.processor.explaining.spare_executable import SpareExecutables, Way
+from freshet_serving.processor.package.version import VersionReader
 from tests.packages import make_weights, write_package
 from tests.processor.backends.artefacts import WIDTH
 from tests.waiting import until
@@ -92,7 +92,7 @@ def test_one_that_does_not_answer_is_ended(files, process, monkeypatch):
 
 IDLE = """
 import sys
-from processor.explaining import scoring_process
+from freshet_serving.processor.explaining import scoring_process
 
 scoring_process.IDLE_S = 0.05
 sys.exit(scoring_process.main(int(sys.argv[1])))
@@ -116,6 +116,6 @@ def test_it_ends_when_nobody_asks_any_more_and_when_who_asked_has_gone(files):
 
 def test_it_needs_neither_kernels_nor_a_server(files):
     modules = "{'numba', 'fastapi', 'pyarrow'} & set(sys.modules)"
-    code = f"import sys, processor.explaining.scoring_process; print(sorted({modules}))"
+    code = f"import sys, freshet_serving.processor.explaining.scoring_process; print(sorted({modules}))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"

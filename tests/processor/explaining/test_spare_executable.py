@@ -5,10 +5,10 @@ import gc
 import numpy as np
 import pytest
 
-from processor.explaining import spare_executable
-from processor.explaining.spare_executable import SpareExecutables, Way
-from processor.package.manifest import WHOLE
-from processor.package.version import VersionReader
+from freshet_serving.processor.explaining import spare_executable
+from freshet_serving.processor.explaining.spare_executable import SpareExecutables, Way
+from freshet_serving.processor.package.manifest import WHOLE
+from freshet_serving.processor.package.version import VersionReader
 from tests.packages import BUCKETS, make_weights, write_package
 from tests.processor.backends.artefacts import WIDTH, expected
 

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="TensorFlow is what is compared with")
 
-from compiler.frameworks import tf
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput
-from processor.features import evaluation
-from processor.features.evaluation import Transforms
-from processor.package.manifest import Input, Manifest
-from processor.package.transforms import MAX_CROSSED, Transform
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features import evaluation
+from freshet_serving.processor.features.evaluation import Transforms
+from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package.transforms import MAX_CROSSED, Transform
 
 pytestmark = pytest.mark.tensorflow
 

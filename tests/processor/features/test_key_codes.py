@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput
-from processor.features import evaluation
-from processor.features.evaluation import Transforms
-from processor.features.key_codes import CODES
-from processor.kernels.hashing import hash_strings
-from processor.package.manifest import Input, Manifest
-from processor.package.transforms import HASHES, Transform, codes_a_value
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features import evaluation
+from freshet_serving.processor.features.evaluation import Transforms
+from freshet_serving.processor.features.key_codes import CODES
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package.transforms import HASHES, Transform, codes_a_value
 
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 5)
 MASK = 2**64 - 1

@@ -2,10 +2,10 @@
 
 import pytest
 
-from processor.errors import BadInput, TooLarge
-from processor.features.limits import DEFAULTS, ROWS_AT_ONCE, Extent, RequestLimits
-from processor.options import check, options_of
-from processor.package.manifest import Input
+from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features.limits import DEFAULTS, ROWS_AT_ONCE, Extent, RequestLimits
+from freshet_serving.processor.options import check, options_of
+from freshet_serving.processor.package.manifest import Input
 
 IDS, FLOATS, TAGS = Input("ids", "int64", 2), Input("floats", "float32", 2), Input("tags", "string", ragged=True)
 SMALL = RequestLimits(max_rows=1000, max_ids=100)

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from processor.columns import Packed, Place, Places, Ragged, Strings
-from processor.errors import BadInput, TooLarge
-from processor.features import plan as sparse
-from processor.features.limits import RequestLimits
-from processor.features.plan import SparsePlan
-from processor.kernels.hashing import hash_strings
-from processor.kernels.pool import SOURCE
-from processor.package.manifest import Feature, Input, TableEntry
-from processor.package.transforms import Transform
+from freshet_serving.processor.columns import Packed, Place, Places, Ragged, Strings
+from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features import plan as sparse
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.kernels.pool import SOURCE
+from freshet_serving.processor.package.manifest import Feature, Input, TableEntry
+from freshet_serving.processor.package.transforms import Transform
 from tests.packages import make_inputs, manifest
 
 SMALL = manifest()
@@ -389,7 +389,7 @@ def test_few_layouts_are_kept(monkeypatch):
 
 
 def test_blank_inputs_are_a_request_of_one_row(tmp_path):
-    from processor.features.plan import blank_inputs
+    from freshet_serving.processor.features.plan import blank_inputs
     from tests.packages import manifest
 
     made = manifest()

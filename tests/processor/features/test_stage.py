@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput
-from processor.features.plan import SparsePlan
-from processor.features.stage import load_stage
-from processor.package.manifest import Feature, File, Input, Manifest, Output, StageEntry, TableEntry
-from processor.tables.table import ServedTable, packed
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.features.stage import load_stage
+from freshet_serving.processor.package.manifest import Feature, File, Input, Manifest, Output, StageEntry, TableEntry
+from freshet_serving.processor.tables.table import ServedTable, packed
 from tests.plugins import write_entry_points
 
 DIM = 2
@@ -138,7 +138,7 @@ def test_a_runtime_is_found_by_its_entry_point_and_an_unknown_one_is_refused(tmp
 def test_tensorflows_runtime_is_declared_by_this_package(tmp_path):
     (info,) = write_entry_points(tmp_path).iterdir()
     assert (
-        "[freshet.stages]\ntensorflow = compiler.imports.tensorflow_stage:load"
+        "[freshet.stages]\ntensorflow = freshet_serving.compiler.imports.tensorflow_stage:load"
         in (info / "entry_points.txt").read_text()
     )
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.kernels.adding import SCALE, add_rows
-from processor.package.rowtypes import ROW_TYPES
-from processor.tables.quantise import dequantise, quantise
+from freshet_serving.processor.kernels.adding import SCALE, add_rows
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.tables.quantise import dequantise, quantise
 
 STRIDE = 48
 

@@ -6,8 +6,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.columns import Strings
-from processor.kernels.hashing import hash_strings, init_rows
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.kernels.hashing import hash_strings, init_rows
 
 texts = st.lists(st.text(max_size=40) | st.binary(max_size=300), max_size=20)
 seeds = st.integers(0, 2**63 - 1)

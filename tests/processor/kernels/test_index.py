@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from processor.kernels.index import (
+from freshet_serving.processor.kernels.index import (
     ABSENT,
     EMPTY,
     LINE_ENTRIES,

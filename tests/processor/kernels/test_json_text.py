@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.kernels.json_text import HOLDER, INFINITE, NOT_A_NUMBER, count_nodes, spell_out
+from freshet_serving.processor.kernels.json_text import HOLDER, INFINITE, NOT_A_NUMBER, count_nodes, spell_out
 
 # Letters that mean something in JSON, in names and values too.
 TEXTS = st.text('ab,:[]{}"\\ \n\u00e9NInfity', max_size=6)

@@ -4,12 +4,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.columns import Ragged
-from processor.features.plan import SparsePlan
-from processor.kernels.list_sums import KEYS, LISTS
-from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from processor.tables.quantise import dequantise, quantise
-from processor.tables.table import ServedTable, packed
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels.list_sums import KEYS, LISTS
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.tables.quantise import dequantise, quantise
+from freshet_serving.processor.tables.table import ServedTable, packed
 
 F32 = np.float32
 KNOWN = 50

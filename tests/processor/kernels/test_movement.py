@@ -1,7 +1,7 @@
 import numpy as np
 
-from processor.kernels import movement as tiers
-from processor.tables import tier
+from freshet_serving.processor.kernels import movement as tiers
+from freshet_serving.processor.tables import tier
 
 
 def test_counts_in_the_sketch_are_never_too_low():

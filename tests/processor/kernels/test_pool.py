@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from processor.columns import Ragged, Strings
-from processor.features.plan import SparsePlan, Unfit
-from processor.kernels.hashing import hash_strings
-from processor.package.delta import TableDelta
-from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from processor.tables.quantise import dequantise, quantise
-from processor.tables.table import ServedTable, packed
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.features.plan import SparsePlan, Unfit
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.tables.quantise import dequantise, quantise
+from freshet_serving.processor.tables.table import ServedTable, packed
 
 F32 = np.float32
 DIM = {"wide": 19, "narrow": 2, "bare": 8}

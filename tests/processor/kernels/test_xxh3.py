@@ -6,8 +6,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.columns import Strings
-from processor.kernels.hashing import hash_strings
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.kernels.hashing import hash_strings
 
 SEEDS = [0, 1, 7, 2**31, 2**32 + 5, 2**63 - 1]
 

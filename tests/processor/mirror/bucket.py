@@ -3,8 +3,8 @@
 import hashlib
 import threading
 
-from processor.errors import Corrupt, NotReady
-from processor.mirror.object_store import Found, ObjectHead
+from freshet_serving.processor.errors import Corrupt, NotReady
+from freshet_serving.processor.mirror.object_store import Found, ObjectHead
 
 
 class Killed(BaseException):

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from processor.chain.ledger import Ledger
-from processor.clock import FakeClock
-from processor.mirror.mirror import Mirror
-from processor.mirror.mirrored_repository import MirroredRepository
-from processor.package.manifest import Manifest
-from processor.package.repository import Repository
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.mirror.mirror import Mirror
+from freshet_serving.processor.mirror.mirrored_repository import MirroredRepository
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.repository import Repository
 from tests.packages import make_delta, write_package
 
 

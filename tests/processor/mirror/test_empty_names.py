@@ -1,6 +1,6 @@
 """Which names of a listing are asked for."""
 
-from processor.mirror.empty_names import AT_ONCE, EmptyNames
+from freshet_serving.processor.mirror.empty_names import AT_ONCE, EmptyNames
 
 
 def test_names_that_are_not_known_come_first_and_empty_ones_in_turn():

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from processor.mirror.eviction import LEFT_S, evict, total_nbytes
+from freshet_serving.processor.mirror.eviction import LEFT_S, evict, total_nbytes
 from tests.processor.mirror.bucket import Bucket
 from tests.processor.mirror.sides import opened, publish
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from processor.errors import NotReady
-from processor.mirror.listing import LATE_S, WHOLE_S
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.mirror.listing import LATE_S, WHOLE_S
 from tests.packages import make_delta
 from tests.processor.mirror.sides import Server, follows, opened
 from tests.waiting import until

@@ -8,11 +8,11 @@ import logging
 
 import pytest
 
-from processor.chain.chain_record import record_name
-from processor.chain.ledger import Ledger
-from processor.clock import FakeClock
-from processor.errors import BadInput, Corrupt, NotReady
-from processor.package.delta import write_delta
+from freshet_serving.processor.chain.chain_record import record_name
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
+from freshet_serving.processor.package.delta import write_delta
 from tests.packages import make_delta
 from tests.processor.mirror.sides import Server, follows, opened, publish
 
@@ -226,7 +226,7 @@ def test_room_is_made_before_anything_that_may_want_it(bucket, trainer, server, 
     server.load(1)
     server.mirror.prepare("small", 2)
     server.mirror.place("small", 1).release()
-    monkeypatch.setattr("processor.mirror.mirror.ROOM_NBYTES", 1 << 60)
+    monkeypatch.setattr("freshet_serving.processor.mirror.mirror.ROOM_NBYTES", 1 << 60)
 
     def full(call, key):
         if call == "get" and "chain" in key:
@@ -241,7 +241,7 @@ def test_what_walks_the_folder_does_so_a_hundredth_of_the_time(server, trainer, 
     server.load()
     walks, spent_s = [], iter(range(1000))
     monkeypatch.setattr(server.mirror, "tidy", lambda: walks.append(server.clock.now_s()))
-    monkeypatch.setattr("processor.mirror.mirror.time.monotonic", lambda: float(next(spent_s)))
+    monkeypatch.setattr("freshet_serving.processor.mirror.mirror.time.monotonic", lambda: float(next(spent_s)))
     for _ in range(250):
         server.beat(1.0)
     assert [round(after - before) for before, after in itertools.pairwise(walks)] == [100, 100]
@@ -286,8 +286,8 @@ def test_forged_records_cost_a_start_next_to_nothing(bucket, trainer, server):
 
 
 def test_who_trusts_brings_nothing_of_what_nobody_trusted_has_signed(bucket, trainer, tmp_path):
-    from processor.package.keyring import Keyring
-    from processor.package.signature import new_key
+    from freshet_serving.processor.package.keyring import Keyring
+    from freshet_serving.processor.package.signature import new_key
 
     private, public, _ = new_key(str(tmp_path / "prod"))
     signed = publish(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(private)), tmp_path, version=2)
@@ -347,7 +347,7 @@ def test_an_object_that_is_refused_while_the_store_answers_keeps_nobody_and_is_n
 
 
 def test_a_backlog_is_not_seen_before_its_last_record(bucket, trainer, server, monkeypatch):
-    monkeypatch.setattr("processor.mirror.mirrored_place.WALKED", 2)
+    monkeypatch.setattr("freshet_serving.processor.mirror.mirrored_place.WALKED", 2)
     server.load()
     server.beat()
     for step in range(1, 6):

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.chain.chain_record import record_name
-from processor.chain.contents import Contents
-from processor.chain.ledger import Ledger
-from processor.chain.resigning import resign
-from processor.errors import Conflict, Corrupt, Diverged, KeyWanted, NotReady
-from processor.package.delta import write_delta
-from processor.package.keyring import Keyring
-from processor.package.signature import new_key
-from processor.tables.folding import fold
+from freshet_serving.processor.chain.chain_record import record_name
+from freshet_serving.processor.chain.contents import Contents
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.resigning import resign
+from freshet_serving.processor.errors import Conflict, Corrupt, Diverged, KeyWanted, NotReady
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.keyring import Keyring
+from freshet_serving.processor.package.signature import new_key
+from freshet_serving.processor.tables.folding import fold
 from tests.packages import make_delta
 from tests.processor.mirror.bucket import Bucket, Killed
 from tests.processor.mirror.sides import opened, publish

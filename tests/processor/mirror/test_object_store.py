@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from processor.errors import BadInput, Corrupt, NotReady
-from processor.mirror.object_store import MAX_GET_NBYTES, Found, is_address, open_store
+from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
+from freshet_serving.processor.mirror.object_store import MAX_GET_NBYTES, Found, is_address, open_store
 from tests.object_server import ObjectServer
 
 PATIENCE_S = 2.0
@@ -312,7 +312,7 @@ ENDLESS = {
 )
 def test_a_listing_without_end_is_an_outage(broken, monkeypatch, reply, ask):
     """It never returned, and took the mirror's one thread with it."""
-    monkeypatch.setattr("processor.mirror.object_store.LISTING_S", 0.3)
+    monkeypatch.setattr("freshet_serving.processor.mirror.object_store.LISTING_S", 0.3)
     store, server = broken(reply)
     with pytest.raises(NotReady, match="a listing has not ended within"):
         ask(store)
@@ -326,7 +326,7 @@ def test_a_listing_that_goes_round_in_a_circle_is_an_outage(broken):
 
 
 def test_more_names_than_any_repository_has_are_an_outage(broken, monkeypatch):
-    monkeypatch.setattr("processor.mirror.object_store.MAX_NAMES", 2)
+    monkeypatch.setattr("freshet_serving.processor.mirror.object_store.MAX_NAMES", 2)
     store, _ = broken(lambda n: page(["a", "b", "c"]))
     with pytest.raises(NotReady, match="more than 2 names"):
         store.folders("")

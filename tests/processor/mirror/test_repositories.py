@@ -1,7 +1,7 @@
 """Repositories by their address."""
 
-from processor.mirror.repositories import mirror_folder, open_repository
-from processor.package.repository import Repository
+from freshet_serving.processor.mirror.repositories import mirror_folder, open_repository
+from freshet_serving.processor.package.repository import Repository
 
 
 def test_a_folder_is_opened_as_it_is(tmp_path):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from processor.errors import BadInput, NotReady
-from processor.mirror import troubles as module
-from processor.mirror.troubles import Troubles
+from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.mirror import troubles as module
+from freshet_serving.processor.mirror.troubles import Troubles
 
 
 def failing(error):

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from processor.errors import Conflict
-from processor.mirror import version_claim
-from processor.mirror.version_claim import CLAIM_S, claimed
+from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.mirror import version_claim
+from freshet_serving.processor.mirror.version_claim import CLAIM_S, claimed
 from tests.waiting import until
 
 KEY = "small/1/.claim"

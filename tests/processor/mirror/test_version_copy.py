@@ -2,10 +2,10 @@
 
 import pytest
 
-from processor.errors import Corrupt, NotReady
-from processor.mirror.counted_store import CountedStore
-from processor.mirror.object_store import Found
-from processor.mirror.version_copy import KnownFiles, VersionCopy
+from freshet_serving.processor.errors import Corrupt, NotReady
+from freshet_serving.processor.mirror.counted_store import CountedStore
+from freshet_serving.processor.mirror.object_store import Found
+from freshet_serving.processor.mirror.version_copy import KnownFiles, VersionCopy
 
 
 @pytest.fixture

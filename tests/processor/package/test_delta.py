@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from processor.errors import BadInput, Corrupt, FreshetError
-from processor.package import atomic
-from processor.package import delta as delta_module
-from processor.package.delta import (
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
+from freshet_serving.processor.package import atomic
+from freshet_serving.processor.package import delta as delta_module
+from freshet_serving.processor.package.delta import (
     Delta,
     TableDelta,
     all_finite,
@@ -25,7 +25,13 @@ from processor.package.delta import (
     stream_delta,
     write_delta,
 )
-from processor.package.tensors import array_crc32, header_checksum, map_file, parse_tensors, write_tensors
+from freshet_serving.processor.package.tensors import (
+    array_crc32,
+    header_checksum,
+    map_file,
+    parse_tensors,
+    write_tensors,
+)
 from tests.packages import make_delta, manifest
 
 ids = st.integers(-(2**63), 2**63 - 1)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.package.delta import parse_delta
-from processor.package.repository import Repository
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.package.delta import parse_delta
+from freshet_serving.processor.package.repository import Repository
 from tests.packages import make_delta, make_weights, write_package
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "publish_delta.go"

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.package import delta_run
-from processor.package.delta import Delta, TableDelta
-from processor.package.delta_run import DeltaRun, folded
+from freshet_serving.processor.package import delta_run
+from freshet_serving.processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.package.delta_run import DeltaRun, folded
 
 KEYS = range(8)
 CHANGES = st.dictionaries(st.sampled_from(KEYS), st.none() | st.integers(0, 99), max_size=8)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from processor.errors import Corrupt, KeyWanted
-from processor.package.envelope import enveloped, opened
-from processor.package.keyring import NO_KEYS
+from freshet_serving.processor.errors import Corrupt, KeyWanted
+from freshet_serving.processor.package.envelope import enveloped, opened
+from freshet_serving.processor.package.keyring import NO_KEYS
 from tests.signing import reads, writes
 
 DOCUMENT = {"stable": 3}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from processor.errors import BadInput, Corrupt, KeyWanted
-from processor.package.keyring import NO_KEYS, Keyring
-from processor.package.signature import new_key
+from freshet_serving.processor.errors import BadInput, Corrupt, KeyWanted
+from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.package.signature import new_key
 from tests.signing import reads, signer, writes
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.errors import BadInput
-from processor.package import manifest as manifest_module
-from processor.package.manifest import Feature, File, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import manifest as manifest_module
+from freshet_serving.processor.package.manifest import Feature, File, Input, Manifest, Output, TableEntry
 from tests.packages import manifest
 
 FILES = {entry.file: File(3, "00000000") for entry in manifest().executables}

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from processor.errors import Corrupt
-from processor.package import mapped_file
-from processor.package.mapped_file import BYTES, CHANGES, SIZES, MappedFile
-from processor.package.tensors import crc32
+from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.package import mapped_file
+from freshet_serving.processor.package.mapped_file import BYTES, CHANGES, SIZES, MappedFile
+from freshet_serving.processor.package.tensors import crc32
 from tests.leases import unleased
 from tests.waiting import GIVE_UP_S
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from processor.errors import Conflict
-from processor.package.place import FolderPlace, newest
+from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.package.place import FolderPlace, newest
 from tests.packages import write_package
 
 

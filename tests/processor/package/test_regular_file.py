@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from processor.errors import Corrupt
-from processor.package import regular_file
-from processor.package.regular_file import file_sha256, open_regular, read_file
+from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.package import regular_file
+from freshet_serving.processor.package.regular_file import file_sha256, open_regular, read_file
 
 
 def put(kind, path):

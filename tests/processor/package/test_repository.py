@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.errors import BadInput, FreshetError, NotFound, NotReady
-from processor.package import atomic
-from processor.package import repository as repository_module
-from processor.package.repository import FolderWatch, Repository, check_name
+from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady
+from freshet_serving.processor.package import atomic
+from freshet_serving.processor.package import repository as repository_module
+from freshet_serving.processor.package.repository import FolderWatch, Repository, check_name
 from tests.descriptors import few_descriptors
 from tests.packages import write_package
 

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from processor.errors import BadInput
-from processor.package.manifest import ExecutableEntry, Feature, File, Input, Manifest, Output
-from processor.package.roles import columns, division, lane_width, user_features
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import ExecutableEntry, Feature, File, Input, Manifest, Output
+from freshet_serving.processor.package.roles import columns, division, lane_width, user_features
 
 
 def feature(name, offset, side, source=None, column=-1):

@@ -8,8 +8,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from processor.errors import BadInput, Conflict
-from processor.package.signature import PublicKey, Signer, new_key
+from freshet_serving.processor.errors import BadInput, Conflict
+from freshet_serving.processor.package.signature import PublicKey, Signer, new_key
 from tests.signing import signer
 
 
@@ -65,7 +65,10 @@ def test_keys_of_other_kinds_are_refused(tmp_path):
 
 
 def test_the_library_is_loaded_where_a_key_is_opened_and_not_before():
-    code = "import sys, processor.versions.host, serving.serve_config; assert 'cryptography' not in sys.modules"
+    code = (
+        "import sys, freshet_serving.processor.versions.host, freshet_serving.serving.serve_config\n"
+        "assert 'cryptography' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

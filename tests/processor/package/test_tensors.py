@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from processor.errors import BadInput, Corrupt, FreshetError
-from processor.package import tensors
-from processor.package import tensors as tensors_module
-from processor.package.tensors import (
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
+from freshet_serving.processor.package import tensors
+from freshet_serving.processor.package import tensors as tensors_module
+from freshet_serving.processor.package.tensors import (
     ALIGNMENT,
     DTYPES,
     MAX_HEADER_NBYTES,

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from processor.errors import BadInput
-from processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from processor.package.transforms import MAX_CROSSED, OPS, ColumnShape, Transform, shape_of
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.transforms import MAX_CROSSED, OPS, ColumnShape, Transform, shape_of
 
 WORD, ID, FLOAT = ColumnShape("string"), ColumnShape("int64"), ColumnShape("float32")
 WORDS, IDS = ColumnShape("string", 0, True), ColumnShape("int64", 0, True)
@@ -126,7 +126,7 @@ def test_shapes_follow_from_those_of_the_inputs():
 
 
 def test_every_op_is_computed_and_described():
-    from processor.features import evaluation
+    from freshet_serving.processor.features import evaluation
 
     assert evaluation.OPS.keys() == OPS.keys()
     described = Transform.__doc__.replace(",", " ").split()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from processor.errors import BadInput, Corrupt, NotReady
-from processor.package.trust_memory import MOST_VERSIONS, TrustMemory, default_memory
+from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
+from freshet_serving.processor.package.trust_memory import MOST_VERSIONS, TrustMemory, default_memory
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound
-from processor.package import version as version_module
-from processor.package.version import DENSE, MANIFEST, VersionReader, VersionWriter, inside, table_file
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound
+from freshet_serving.processor.package import version as version_module
+from freshet_serving.processor.package.version import DENSE, MANIFEST, VersionReader, VersionWriter, inside, table_file
 from tests.packages import manifest, write_package
 
 

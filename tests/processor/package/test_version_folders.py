@@ -2,8 +2,8 @@
 
 import logging
 
-from processor.package.repository import Repository
-from processor.package.version import VersionReader
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import VersionReader
 from tests.packages import write_package
 
 

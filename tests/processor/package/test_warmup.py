@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput, Corrupt, NotFound
-from processor.package.manifest import Input
-from processor.package.repository import Repository
-from processor.package.version import VersionReader, VersionWriter, add_file
-from processor.package.warmup import MAX_REQUESTS, WARMUP, carry_warmup, dump_warmup, parse_warmup
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput, Corrupt, NotFound
+from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import VersionReader, VersionWriter, add_file
+from freshet_serving.processor.package.warmup import MAX_REQUESTS, WARMUP, carry_warmup, dump_warmup, parse_warmup
 from tests.packages import make_inputs, manifest, write_package
 
 INPUTS = [

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from processor.backends.buffers import Buffers, Ends
-from processor.backends.cost import CostTable
-from processor.clock import SystemClock
-from processor.generation import Generation
-from processor.package.manifest import WHOLE
-from processor.sessions.group import GroupOptions, SessionGroup
-from processor.sessions.request import PredictReply, Work
+from freshet_serving.processor.backends.buffers import Buffers, Ends
+from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.manifest import WHOLE
+from freshet_serving.processor.sessions.group import GroupOptions, SessionGroup
+from freshet_serving.processor.sessions.request import PredictReply, Work
 
 TIMEOUT_S = 5
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from processor.sessions import aside as module
-from processor.sessions.aside import Aside
+from freshet_serving.processor.sessions import aside as module
+from freshet_serving.processor.sessions.aside import Aside
 from tests.waiting import GIVE_UP_S, until
 
 

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from processor.clock import FakeClock
-from processor.errors import Overloaded
-from processor.sessions.batcher import PATIENCE_S, Batcher, Ticket
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import Overloaded
+from freshet_serving.processor.sessions.batcher import PATIENCE_S, Batcher, Ticket
 from tests.processor.sessions.tickets import TARGETS, Owned, Target, put
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.errors import Overloaded
-from processor.sessions.batcher import PATIENCE_S, Batcher
+from freshet_serving.processor.errors import Overloaded
+from freshet_serving.processor.sessions.batcher import PATIENCE_S, Batcher
 from tests.processor.sessions.tickets import TARGETS, Owned, Target, put
 
 

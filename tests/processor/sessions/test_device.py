@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput, FreshetError, NotReady, Overloaded
-from processor.generation import Generation
-from processor.overview import model_stats
-from processor.package.delta import write_delta
-from processor.sessions.device import trays_of
-from processor.sessions.request import PredictReply
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, Overloaded
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.overview import model_stats
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.sessions.device import trays_of
+from freshet_serving.processor.sessions.request import PredictReply
 from tests.packages import make_delta, make_inputs, reference, tag_id, write_package
 from tests.processor.backends.artefacts import make_weights
 from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, group

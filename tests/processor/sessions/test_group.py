@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 
-from processor.clock import FakeClock
-from processor.errors import BadInput, Expired, NotReady, Overloaded
-from processor.sessions.group import HOLDS
-from processor.sessions.occupancy import Occupancy
-from processor.watching.stats import total
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import BadInput, Expired, NotReady, Overloaded
+from freshet_serving.processor.sessions.group import HOLDS
+from freshet_serving.processor.sessions.occupancy import Occupancy
+from freshet_serving.processor.watching.stats import total
 from tests.processor.sessions.fakes import (
     TIMEOUT_S,
     Answers,

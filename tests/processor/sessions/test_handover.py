@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from processor.sessions.handover import Handover, Span
+from freshet_serving.processor.sessions.handover import Handover, Span
 
 CAPACITY = 8
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from processor.sessions.occupancy import Occupancy
+from freshet_serving.processor.sessions.occupancy import Occupancy
 
 
 def test_each_process_tells_of_itself_and_sees_all():

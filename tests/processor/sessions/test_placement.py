@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from processor.errors import BadInput
-from processor.sessions.placement import plan
-from processor.sessions.session_options import GroupConfig, SessionConfig
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.sessions.placement import plan
+from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
 
 CORES = frozenset(range(4))
 

@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from processor.clock import FakeClock
-from processor.columns import Ragged, Strings
-from processor.engine import PredictReply, PredictRequest
-from processor.errors import (
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.engine import PredictReply, PredictRequest
+from freshet_serving.processor.errors import (
     BadInput,
     Expired,
     NotFound,

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.backends.cost import CostTable
-from processor.clock import FakeClock, SystemClock
-from processor.errors import Expired, FreshetError, Overloaded
-from processor.features.plan import Alike
-from processor.sessions.group import HOLDS
-from processor.sessions.scatter import Scatter
-from processor.versions.control import PREVIEW_READER
-from processor.watching.stats import total
+from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.clock import FakeClock, SystemClock
+from freshet_serving.processor.errors import Expired, FreshetError, Overloaded
+from freshet_serving.processor.features.plan import Alike
+from freshet_serving.processor.sessions.group import HOLDS
+from freshet_serving.processor.sessions.scatter import Scatter
+from freshet_serving.processor.versions.control import PREVIEW_READER
+from freshet_serving.processor.watching.stats import total
 from tests.processor.sessions.fakes import (
     TIMEOUT_S,
     Answers,

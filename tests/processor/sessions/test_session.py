@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from processor.clock import FakeClock
-from processor.errors import BadInput, FreshetError
-from processor.generation import Generation
-from processor.sessions.session import Session
-from processor.watching.stats import total
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.sessions.session import Session
+from freshet_serving.processor.watching.stats import total
 from tests.processor.sessions.fakes import (
     TIMEOUT_S,
     Answers,

@@ -1,7 +1,7 @@
 from dataclasses import fields
 from typing import get_type_hints
 
-from processor.sessions.session_options import GroupConfig, SessionConfig, SessionOptions
+from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig, SessionOptions
 
 
 def test_a_process_takes_its_options_from_json():

@@ -5,12 +5,12 @@ import threading
 import numpy as np
 import pytest
 
-from processor.clock import FakeClock
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.overview import version_stats
-from processor.sessions.group import SessionGroup
-from processor.sessions.shadow import MAX_QUEUED, Busy
-from processor.versions.policy import ModelPolicy
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.overview import version_stats
+from freshet_serving.processor.sessions.group import SessionGroup
+from freshet_serving.processor.sessions.shadow import MAX_QUEUED, Busy
+from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.packages import make_inputs, make_weights, write_package
 from tests.waiting import until
 

@@ -6,12 +6,12 @@ import time
 import numpy as np
 import pytest
 
-from processor.clock import FakeClock
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput
-from processor.sessions import aside
-from processor.sessions import trial as trials
-from processor.versions.policy import ModelPolicy
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.sessions import aside
+from freshet_serving.processor.sessions import trial as trials
+from freshet_serving.processor.versions.policy import ModelPolicy
 from tests import waiting
 from tests.packages import make_inputs, make_weights, write_package
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from processor.backends.cost import CostTable
-from processor.sessions.batcher import Ticket
+from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.sessions.batcher import Ticket
 
 
 class Target:

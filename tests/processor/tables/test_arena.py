@@ -5,8 +5,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from processor.errors import TooLarge
-from processor.tables.arena import Slots
+from freshet_serving.processor.errors import TooLarge
+from freshet_serving.processor.tables.arena import Slots
 
 CAPACITY = 40
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from processor.clock import SystemClock
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput
-from processor.overview import model_stats
-from processor.package.delta import write_delta
-from processor.package.version import VersionReader
-from processor.tables.budgets import Budgets
-from processor.versions.served_version import ServedVersion
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.overview import model_stats
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.tables.budgets import Budgets
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.packages import connect, make_delta, make_inputs, write_package
 
 USERS = range(50)

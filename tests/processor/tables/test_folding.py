@@ -8,16 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.chain.contents import Contents
-from processor.chain.ledger import Ledger
-from processor.chain.snapshots import open_snapshot
-from processor.clock import SystemClock
-from processor.errors import Conflict, NotReady
-from processor.package.repository import Repository
-from processor.package.version import DENSE, VersionWriter, table_file
-from processor.tables.folding import fold
-from processor.tables.table import packed
-from processor.versions.served_version import ServedVersion
+from freshet_serving.processor.chain.contents import Contents
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.snapshots import open_snapshot
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.errors import Conflict, NotReady
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import DENSE, VersionWriter, table_file
+from freshet_serving.processor.tables.folding import fold
+from freshet_serving.processor.tables.table import packed
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.packages import make_delta, make_weights, manifest, rows_of, tag_id, write_package
 
 PLAN = [([1, 2, 30], [5], None), ([5, 2], [30, 7], 3), ([7], [1, 99], None), ([], [2], 5)]

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from processor.errors import BadInput
-from processor.package.rowtypes import ROW_TYPES
-from processor.tables.quantise import Stored, dequantise, quantise
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.tables.quantise import Stored, dequantise, quantise
 
 F32 = np.float32
 HALVES = np.arange(1 << 16, dtype=np.uint16)

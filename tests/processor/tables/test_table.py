@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.errors import Corrupt
-from processor.kernels import index as hash_index
-from processor.kernels import rows as row_kernels
-from processor.kernels.rows import TABLE_FIELDS
-from processor.package.delta import TableDelta
-from processor.package.manifest import TableEntry
-from processor.package.rowtypes import ROW_TYPES
-from processor.package.tensors import map_file, parse_tensors, write_tensors
-from processor.tables import table as table_module
-from processor.tables.quantise import dequantise, quantise
-from processor.tables.table import ServedTable, descriptor, descriptors, packed
+from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.kernels import index as hash_index
+from freshet_serving.processor.kernels import rows as row_kernels
+from freshet_serving.processor.kernels.rows import TABLE_FIELDS
+from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package.tensors import map_file, parse_tensors, write_tensors
+from freshet_serving.processor.tables import table as table_module
+from freshet_serving.processor.tables.quantise import dequantise, quantise
+from freshet_serving.processor.tables.table import ServedTable, descriptor, descriptors, packed
 
 DIM = 4
 

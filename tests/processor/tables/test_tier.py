@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.errors import BadInput, Corrupt
-from processor.kernels import movement as tiers
-from processor.kernels import pool
-from processor.kernels import rows as row_kernels
-from processor.memory import attach, share
-from processor.package.delta import TableDelta
-from processor.package.manifest import TableEntry
-from processor.package.tensors import map_file, parse_tensors, write_tensors
-from processor.tables import row_log as rowlog
-from processor.tables import tier
-from processor.tables.quantise import dequantise, quantise
-from processor.tables.table import ServedTable, descriptor, packed
-from processor.versions.replica import WRITTEN_BY_READERS
-from processor.watching.keeper import Keeper
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.kernels import movement as tiers
+from freshet_serving.processor.kernels import pool
+from freshet_serving.processor.kernels import rows as row_kernels
+from freshet_serving.processor.memory import attach, share
+from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.tensors import map_file, parse_tensors, write_tensors
+from freshet_serving.processor.tables import row_log as rowlog
+from freshet_serving.processor.tables import tier
+from freshet_serving.processor.tables.quantise import dequantise, quantise
+from freshet_serving.processor.tables.table import ServedTable, descriptor, packed
+from freshet_serving.processor.versions.replica import WRITTEN_BY_READERS
+from freshet_serving.processor.watching.keeper import Keeper
 
 DIM = 5
 SLOT_NBYTES = DIM * 4 + tier.SLOT_BOOKS_NBYTES
@@ -330,7 +330,7 @@ def test_a_full_disk_keeps_rows_in_memory_and_serves_them(tmp_path, monkeypatch)
         raise OSError(28, "no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr("processor.memory.ScratchFile.take", full)
+        patch.setattr("freshet_serving.processor.memory.ScratchFile.take", full)
         for flip in range(2, 30):
             table.tend(flip, flip + 1, 0.0)
         assert refused

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from processor.clock import SystemClock
-from processor.package.delta import write_delta
-from processor.package.keyring import NO_KEYS
-from processor.package.repository import Repository
-from processor.versions.model import ServedModel
-from processor.versions.served_version import ServedVersion
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.keyring import NO_KEYS
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.packages import connect, make_delta, make_weights, row_of
 
 USERS = range(6)

@@ -5,16 +5,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from processor.chain.chain_record import DELTA, HOLD, MAX_REASON, RELEASE, ROLLBACK
-from processor.chain.history import History, Link
-from processor.clock import FakeClock
-from processor.errors import Conflict
-from processor.generation import Generation
-from processor.package.delta import Delta, TableDelta
-from processor.package.repository import Repository
-from processor.versions.automatic_release import BY_GUARD, ReleaseLooks, held_reason, set_by_guard
-from processor.versions.model import ServedModel
-from processor.versions.served_version import ServedVersion
+from freshet_serving.processor.chain.chain_record import DELTA, HOLD, MAX_REASON, RELEASE, ROLLBACK
+from freshet_serving.processor.chain.history import History, Link
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.versions.automatic_release import BY_GUARD, ReleaseLooks, held_reason, set_by_guard
+from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.guarded import FAULTS, Stream, write_guarded
 from tests.packages import connect
 from tests.processor.versions.test_probation import GOOD, ask, chain, drop, feed, opened, publish_all, served
@@ -208,7 +208,7 @@ def test_where_nothing_can_be_written_it_is_released_here_alone(tmp_path, stream
         def refuse(*_, **__):
             raise OSError(30, "read-only")
 
-        patch.setattr("processor.package.place.exclusive_file", refuse)
+        patch.setattr("freshet_serving.processor.package.place.exclusive_file", refuse)
         model.poll()
         assert model.chain(1).state == "HELD"
     publish_all(tmp_path, [stream.mended()])

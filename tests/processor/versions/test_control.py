@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from processor.generation import Generation
-from processor.kernels.fences import exchange
-from processor.versions import control as control_module
-from processor.versions.control import (
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.kernels.fences import exchange
+from freshet_serving.processor.versions import control as control_module
+from freshet_serving.processor.versions.control import (
     ENTRIES,
     IDLE,
     PINS,
@@ -187,8 +187,8 @@ def read(control, process, reader, seconds):
 CHILD = """
 import mmap, sys
 import numpy as np
-from processor.versions.control import ControlWords
-from processor.memory import attach
+from freshet_serving.processor.versions.control import ControlWords
+from freshet_serving.processor.memory import attach
 from tests.processor.versions.test_control import read
 fd, nbytes, process = map(int, sys.argv[1:4])
 words = attach(np.frombuffer(mmap.mmap(fd, nbytes), np.uint8), 0, "<i8", [nbytes // 8])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from processor.errors import NotReady
-from processor.versions.doubts import Doubts
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.versions.doubts import Doubts
 
 
 def test_only_a_failure_nobody_planned_has_the_log_read_again():

@@ -5,17 +5,17 @@ import errno
 
 import pytest
 
-from processor.chain import patrol as patrol_module
-from processor.chain.damage import repair
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput, Conflict, NotFound, NotReady, TooLarge
-from processor.generation import Generation
-from processor.package import place as place_module
-from processor.package.delta import Delta, write_delta
-from processor.package.repository import Repository
-from processor.tables import table as table_module
-from processor.versions.policy import ModelPolicy
-from processor.watching.aftermath import LabelSums
+from freshet_serving.processor.chain import patrol as patrol_module
+from freshet_serving.processor.chain.damage import repair
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput, Conflict, NotFound, NotReady, TooLarge
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package import place as place_module
+from freshet_serving.processor.package.delta import Delta, write_delta
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.tables import table as table_module
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.watching.aftermath import LabelSums
 from tests.descriptors import few_descriptors
 from tests.packages import make_delta, write_package
 from tests.processor.chain.damaged import damaged_chain
@@ -405,8 +405,8 @@ def test_watching_lists_no_folder_however_many_deltas_are_recorded(root, monkeyp
         record(root, step, [step % 6])
     model.poll()
     listed = []
-    monkeypatch.setattr("processor.chain.bare_delta.bare_deltas", lambda folder: listed.append(1) or [])
-    monkeypatch.setattr("processor.chain.bare_delta.FolderWatch.changed", lambda self: False)
+    monkeypatch.setattr("freshet_serving.processor.chain.bare_delta.bare_deltas", lambda folder: listed.append(1) or [])
+    monkeypatch.setattr("freshet_serving.processor.chain.bare_delta.FolderWatch.changed", lambda self: False)
     assert looked(model, 50) == []
     assert listed == []
 

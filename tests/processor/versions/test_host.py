@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from processor.clock import FakeClock
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import (
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import (
     BadInput,
     Conflict,
     Corrupt,
@@ -17,13 +17,13 @@ from processor.errors import (
     NotReady,
     TooLarge,
 )
-from processor.generation import Generation
-from processor.package import repository as repository_module
-from processor.package.delta import write_delta
-from processor.versions.host import ModelHost
-from processor.versions.policy import ModelPolicy
-from processor.versions.routes import VersionStatus
-from processor.versions.served_version import ServedVersion
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package import repository as repository_module
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.routes import VersionStatus
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.leases import unleased
 from tests.packages import make_delta, tag_id, write_package
 from tests.processor.engines import (
@@ -409,7 +409,7 @@ def test_a_start_without_its_store_is_not_ready_until_that_has_said_what_there_i
     bucket = Bucket()
     sides.publish(sides.opened(bucket, tmp_path / "trainer"), tmp_path, users=USERS)
     repository = sides.opened(bucket, tmp_path / "server", serving=True)
-    monkeypatch.setattr("processor.engine.open_repository", lambda *_, **__: repository)
+    monkeypatch.setattr("freshet_serving.processor.engine.open_repository", lambda *_, **__: repository)
     # Beats are the test's.
     monkeypatch.setattr(repository.mirror, "follow", lambda: setattr(repository.mirror, "following", True))
     bucket.down = True

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from processor.versions.lock_watch import LockWatch
+from freshet_serving.processor.versions.lock_watch import LockWatch
 
 
 @pytest.fixture

@@ -6,17 +6,17 @@ import threading
 
 import pytest
 
-from processor.clock import FakeClock, SystemClock
-from processor.errors import BadInput, Conflict, Corrupt, NotFound, NotReady
-from processor.generation import Generation
-from processor.package import repository as repository_module
-from processor.package.mapped_file import BYTES, CHANGES, SIZES
-from processor.package.repository import Repository
-from processor.versions.model import ServedModel
-from processor.versions.policy import ModelPolicy
-from processor.versions.refusals import FIRST_WAIT_S
-from processor.versions.replica import Replica
-from processor.versions.served_version import ServedVersion
+from freshet_serving.processor.clock import FakeClock, SystemClock
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound, NotReady
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package import repository as repository_module
+from freshet_serving.processor.package.mapped_file import BYTES, CHANGES, SIZES
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.refusals import FIRST_WAIT_S
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.descriptors import few_descriptors
 from tests.leases import unleased
 from tests.packages import connect, make_delta, write_package

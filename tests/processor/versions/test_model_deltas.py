@@ -5,18 +5,18 @@ import os
 
 import pytest
 
-from processor.chain import ledger as ledger_module
-from processor.chain import patrol as patrol_module
-from processor.chain.chain_record import ChainRecord
-from processor.clock import SystemClock
-from processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound, NotReady, TooLarge
-from processor.generation import Generation
-from processor.package import place as place_module
-from processor.package.delta import write_delta
-from processor.package.repository import Repository
-from processor.tables import table as table_module
-from processor.versions.model import ServedModel
-from processor.versions.policy import ModelPolicy
+from freshet_serving.processor.chain import ledger as ledger_module
+from freshet_serving.processor.chain import patrol as patrol_module
+from freshet_serving.processor.chain.chain_record import ChainRecord
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound, NotReady, TooLarge
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package import place as place_module
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.tables import table as table_module
+from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.packages import connect, make_delta, write_package
 from tests.processor.versions.models import (
     USERS,

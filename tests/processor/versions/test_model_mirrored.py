@@ -6,17 +6,17 @@ import shutil
 
 import pytest
 
-from processor.chain.damage import repair
-from processor.chain.ledger import Ledger
-from processor.chain.resigning import resign
-from processor.clock import FakeClock
-from processor.errors import FreshetError
-from processor.package.delta import write_delta
-from processor.package.keyring import NO_KEYS, Keyring
-from processor.package.signature import new_key
-from processor.versions.model import ServedModel
-from processor.versions.policy import ModelPolicy
-from processor.versions.served_version import ServedVersion
+from freshet_serving.processor.chain.damage import repair
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.resigning import resign
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.package.signature import new_key
+from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.packages import connect, make_delta
 from tests.processor.mirror.sides import opened, publish
 from tests.waiting import until
@@ -119,7 +119,7 @@ def test_what_has_diverged_is_looked_at_for_as_long_as_it_is_served(bucket, trai
 
 
 def test_a_record_whose_answer_got_lost_keeps_its_file(bucket, trainer, replica, tmp_path):
-    from processor.errors import NotReady
+    from freshet_serving.processor.errors import NotReady
 
     def lost(call, key):
         if call == "create!" and "/chain/" in key:
@@ -191,7 +191,7 @@ def test_a_version_that_was_refused_is_tried_again_once_its_manifest_is_another(
 def test_records_that_a_later_manifest_vouches_for_come_though_nobody_can_check_them_yet(
     bucket, trainer, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("processor.mirror.mirrored_place.WALKED", 2)
+    monkeypatch.setattr("freshet_serving.processor.mirror.mirrored_place.WALKED", 2)
     (old, old_public, _), (new, new_public, _) = new_key(str(tmp_path / "old")), new_key(str(tmp_path / "new"))
     resign(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(old)), "small", 1, unsigned=True)
     replica = Replica(bucket, tmp_path / "server", Keyring.of(trust=[old_public, new_public]))

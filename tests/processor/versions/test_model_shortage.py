@@ -18,15 +18,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.chain.history import History
-from processor.errors import FreshetError
-from processor.generation import Generation
-from processor.kernels import rows as row_kernels
-from processor.package.delta import TableDelta
-from processor.package.manifest import TableEntry
-from processor.tables.remote.remote_table import RemoteTable
-from processor.tables.table import RowVersions
-from processor.versions.served_version import ServedVersion
+from freshet_serving.processor.chain.history import History
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.kernels import rows as row_kernels
+from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.tables.remote.remote_table import RemoteTable
+from freshet_serving.processor.tables.table import RowVersions
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.packages import open_version, write_package
 from tests.processor.versions.models import delta_bytes, open_model, publish
 from tests.processor.versions.test_served_version import scores

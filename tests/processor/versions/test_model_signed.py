@@ -8,18 +8,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.chain.chain_record import record_name
-from processor.chain.ledger import Ledger
-from processor.chain.resigning import check_version, resign
-from processor.errors import BadInput, Corrupt, Diverged, FreshetError, KeyWanted
-from processor.generation import Generation
-from processor.package.keyring import NO_KEYS
-from processor.package.manifest import Manifest
-from processor.package.repository import Repository
-from processor.package.version import MANIFEST, VersionReader, add_file
-from processor.package.warmup import WARMUP
-from processor.tables.folding import fold
-from processor.versions.policy import ModelPolicy
+from freshet_serving.processor.chain.chain_record import record_name
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.chain.resigning import check_version, resign
+from freshet_serving.processor.errors import BadInput, Corrupt, Diverged, FreshetError, KeyWanted
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.keyring import NO_KEYS
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.version import MANIFEST, VersionReader, add_file
+from freshet_serving.processor.package.warmup import WARMUP
+from freshet_serving.processor.tables.folding import fold
+from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.packages import make_delta, write_package
 from tests.processor.versions.models import USERS, assert_serves, delta_bytes, deltas_folder, open_model, publish
 from tests.signing import reads, signed_delta, signer, writes

@@ -10,21 +10,21 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from compiler.dense.dense_graph import DenseGraph
-from models.training.publication import publish_version
-from models.zoo.deepfm import build
-from models.zoo.dense_input import DenseInput
-from processor.backends.cost import TURN_S, CostTable
-from processor.chain.ledger import Ledger
-from processor.columns import Packed, Place, Places, Ragged
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.features.plan import SparsePlan
-from processor.package.delta import Delta, TableDelta
-from processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
-from processor.package.repository import Repository
-from processor.package.roles import division
-from processor.sessions import group as group_module
-from processor.versions.once import UserOnce
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.models.training.publication import publish_version
+from freshet_serving.models.zoo.deepfm import build
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.processor.backends.cost import TURN_S, CostTable
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.columns import Packed, Place, Places, Ragged
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.package.roles import division
+from freshet_serving.processor.sessions import group as group_module
+from freshet_serving.processor.versions.once import UserOnce
 
 pytestmark = pytest.mark.tensorflow
 

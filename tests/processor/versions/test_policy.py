@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from processor.errors import BadInput
-from processor.versions.policy import ModelPolicy, VersionPolicy
-from processor.watching.judge import Bounds
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.versions.policy import ModelPolicy, VersionPolicy
+from freshet_serving.processor.watching.judge import Bounds
 
 WHOLE = {
     "versions": "latest:2",

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.clock import SystemClock
-from processor.package.delta import TableDelta
-from processor.sessions.request import Work
-from processor.sessions.session import Session
-from processor.versions.preview import IDS_OF_ONE, MOST_ROWS, REFRESH_S, Excerpt, extent, runs
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.sessions.request import Work
+from freshet_serving.processor.sessions.session import Session
+from freshet_serving.processor.versions.preview import IDS_OF_ONE, MOST_ROWS, REFRESH_S, Excerpt, extent, runs
 from tests.guarded import NONE, Stream, as_inputs, write_guarded
 from tests.packages import open_version, rows_of
 

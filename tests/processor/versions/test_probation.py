@@ -5,17 +5,17 @@ import time
 import numpy as np
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.clock import SystemClock
-from processor.errors import Conflict, NotReady
-from processor.generation import Generation
-from processor.package.delta import Delta, TableDelta, write_delta
-from processor.package.repository import Repository
-from processor.versions.model import ServedModel
-from processor.versions.policy import ModelPolicy
-from processor.versions.served_version import ServedVersion
-from processor.watching.aftermath import TakeBack
-from processor.watching.judge import Verdict
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.errors import Conflict, NotReady
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.delta import Delta, TableDelta, write_delta
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.watching.aftermath import TakeBack
+from freshet_serving.processor.watching.judge import Verdict
 from tests.guarded import FAULTS, USERS, Stream, as_inputs, write_guarded
 from tests.packages import DIM, connect
 
@@ -361,7 +361,7 @@ def test_where_nothing_can_be_written_it_is_held_in_memory_and_says_so(tmp_path,
     def refuse(*_, **__):
         raise OSError(30, "read-only")
 
-    monkeypatch.setattr("processor.package.place.exclusive_file", refuse)
+    monkeypatch.setattr("freshet_serving.processor.package.place.exclusive_file", refuse)
     model.poll()
     assert served(model) == f"1.{GOOD}"
     assert model.chain(1).state == "HELD"

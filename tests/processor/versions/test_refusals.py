@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 
-from processor.clock import FakeClock
-from processor.errors import BadInput, NotReady
-from processor.package.version import VersionReader
-from processor.versions.host import REST_S
-from processor.versions.policy import ModelPolicy
-from processor.versions.refusals import FIRST_WAIT_S, LOOK_S, MOST_WAIT_S, Refusal, Refusals, report
-from processor.versions.routes import VersionStatus
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.versions.host import REST_S
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.refusals import FIRST_WAIT_S, LOOK_S, MOST_WAIT_S, Refusal, Refusals, report
+from freshet_serving.processor.versions.routes import VersionStatus
 from tests.packages import write_package
 from tests.processor.engines import USERS, assert_reply, damage, processors, publish, request, scores
 

@@ -5,11 +5,11 @@ import logging
 import numpy as np
 import pytest
 
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.features.plan import SparsePlan
-from processor.overview import version_stats
-from processor.package.version import VersionReader, add_file
-from processor.package.warmup import WARMUP, dump_warmup
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.overview import version_stats
+from freshet_serving.processor.package.version import VersionReader, add_file
+from freshet_serving.processor.package.warmup import WARMUP, dump_warmup
 from tests.packages import BUCKETS, make_inputs, write_package
 
 USERS = range(20)

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.package.delta import Delta, TableDelta
-from processor.versions.rejection import apart_from
+from freshet_serving.processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.versions.rejection import apart_from
 
 DELTAS = st.lists(st.tuples(st.sets(st.integers(0, 5)), st.sets(st.integers(6, 8)), st.booleans()), max_size=5)
 

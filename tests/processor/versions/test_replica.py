@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from processor.clock import SystemClock
-from processor.errors import BadInput, NotReady
-from processor.generation import Generation
-from processor.package.version import VersionReader
-from processor.versions import served_version as served
-from processor.versions.control import ENTRIES, IDLE, PINS, WORDS
-from processor.versions.replica import Replica
-from processor.versions.served_version import ServedVersion
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.versions import served_version as served
+from freshet_serving.processor.versions.control import ENTRIES, IDLE, PINS, WORDS
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.packages import connect, make_delta, make_weights, open_version, row_of, write_package
 
 

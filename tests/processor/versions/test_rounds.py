@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from processor.versions import rounds as rounds_module
-from processor.versions.rounds import Rounds
+from freshet_serving.processor.versions import rounds as rounds_module
+from freshet_serving.processor.versions.rounds import Rounds
 
 PATIENT_S, IMPATIENT_S, WAIT_S = 30.0, 0.01, 30
 

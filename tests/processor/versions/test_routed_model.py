@@ -2,11 +2,11 @@
 
 import pytest
 
-from processor.clock import SystemClock
-from processor.errors import BadInput, NotFound
-from processor.package.repository import Repository
-from processor.versions.policy import ModelPolicy
-from processor.versions.routed_model import RoutedModel
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.errors import BadInput, NotFound
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.routed_model import RoutedModel
 
 
 @pytest.fixture

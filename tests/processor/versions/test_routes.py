@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from processor.errors import NotFound, NotReady
-from processor.versions.routes import END, LOADING, Routes, VersionStatus, find
-from processor.versions.traffic import Out, Split, Traffic
+from freshet_serving.processor.errors import NotFound, NotReady
+from freshet_serving.processor.versions.routes import END, LOADING, Routes, VersionStatus, find
+from freshet_serving.processor.versions.traffic import Out, Split, Traffic
 
 ROUTES = Routes("ctr", {3: "three", 7: "seven"}, {"stable": 3, "lost": 5})
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.errors import BadInput, Conflict, FreshetError, NotReady
-from processor.generation import Generation
-from processor.package.delta import parse_delta, write_delta
-from processor.versions import served_version as served_version_module
-from processor.versions.control import Pins
+from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotReady
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.delta import parse_delta, write_delta
+from freshet_serving.processor.versions import served_version as served_version_module
+from freshet_serving.processor.versions.control import Pins
 from tests.packages import make_delta, make_inputs, make_weights, open_version, reference, row_of, tag_id, write_package
 
 USERS = range(20)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.clock import FakeClock
-from processor.overview import describe, version_stats
-from processor.package.repository import Repository
-from processor.versions.staleness import Staleness, find_stale
-from processor.watching.keeper import Keeper
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.overview import describe, version_stats
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.versions.staleness import Staleness, find_stale
+from freshet_serving.processor.watching.keeper import Keeper
 from tests.packages import write_package
 from tests.processor.engines import USERS
 from tests.processor.versions.models import publish
@@ -194,7 +194,7 @@ def test_a_server_has_followed_the_chain_to_its_end_before_it_is_ready(root, ope
     """What comes while a version is loaded and warmed is served before the first look ends."""
     for step in range(1, 4):
         publish(root, step, [step], tag=step)
-    from processor.versions.model import ServedModel
+    from freshet_serving.processor.versions.model import ServedModel
 
     serve = ServedModel._serve
 

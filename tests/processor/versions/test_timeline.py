@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from processor.errors import Corrupt, NotFound
-from processor.generation import Generation
-from processor.package.delta import rows_of_file, write_delta
-from processor.versions.timeline import MOST
+from freshet_serving.processor.errors import Corrupt, NotFound
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.delta import rows_of_file, write_delta
+from freshet_serving.processor.versions.timeline import MOST
 from tests.guarded import Stream, write_guarded
 from tests.packages import make_delta, write_package
 from tests.processor.versions.test_probation import drop, feed, opened

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import BadInput
-from processor.versions.traffic import BUCKETS, Out, Router, Split, Traffic, new_turns
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.versions.traffic import BUCKETS, Out, Router, Split, Traffic, new_turns
 
 LABELS = ("stable", "canary", "blue", "green")
 weights = st.lists(st.integers(0, 1000), min_size=2, max_size=4).filter(any).map(lambda w: dict(zip(LABELS, w)))

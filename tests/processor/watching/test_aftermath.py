@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from processor.errors import BadInput
-from processor.generation import Generation
-from processor.watching.aftermath import Aftermath, LabelSums
-from processor.watching.delta_guard import DeltaBounds
-from processor.watching.sketch import Block, Sketch, note_batch
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.watching.aftermath import Aftermath, LabelSums
+from freshet_serving.processor.watching.delta_guard import DeltaBounds
+from freshet_serving.processor.watching.sketch import Block, Sketch, note_batch
 
 BOUNDS = DeltaBounds(watch_s=10)
 RANDOM = np.random.default_rng(3)

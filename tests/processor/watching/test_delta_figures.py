@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from processor.package.delta import Delta, TableDelta
-from processor.watching.delta_figures import (
+from freshet_serving.processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.watching.delta_figures import (
     LEAST_ROWS,
     MANY_ROWS,
     delta_figures,

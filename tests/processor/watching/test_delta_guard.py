@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import BadInput
-from processor.watching.delta_figures import EVIDENCE, LEAST_ROWS, Figure
-from processor.watching.delta_guard import (
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.watching.delta_figures import EVIDENCE, LEAST_ROWS, Figure
+from freshet_serving.processor.watching.delta_guard import (
     ALWAYS,
     CEILINGS,
     HALF_LIFE,

@@ -1,7 +1,14 @@
 """What became of the newest deltas: so many, the newest entry of each."""
 
-from processor.watching.delta_figures import Figure
-from processor.watching.delta_log import IN_LINE, MOST_ENTRIES, REPLAYED, DeltaEntry, DeltaLog, score_shift
+from freshet_serving.processor.watching.delta_figures import Figure
+from freshet_serving.processor.watching.delta_log import (
+    IN_LINE,
+    MOST_ENTRIES,
+    REPLAYED,
+    DeltaEntry,
+    DeltaLog,
+    score_shift,
+)
 
 
 def entry(digest, verdict=IN_LINE, **more):

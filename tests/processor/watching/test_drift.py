@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.watching.delta_figures import Figure
-from processor.watching.drift import DAY_S, GENERATIONS, HOUR_S, SLOT_S, Drift
+from freshet_serving.processor.watching.delta_figures import Figure
+from freshet_serving.processor.watching.drift import DAY_S, GENERATIONS, HOUR_S, SLOT_S, Drift
 
 TEN_S = 10.0
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from processor.errors import BadInput
-from processor.watching.judge import Bounds, Evidence, Judge
-from processor.watching.sketch import Block, Sketch, note_batch
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.watching.judge import Bounds, Evidence, Judge
+from freshet_serving.processor.watching.sketch import Block, Sketch, note_batch
 
 BOUNDS = Bounds(window_s=60, min_requests=100, min_scores=100)
 RANDOM = np.random.default_rng(3)

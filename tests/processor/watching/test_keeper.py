@@ -1,6 +1,6 @@
 """The keeper: its slices one after another, and its end."""
 
-from processor.watching.keeper import Keeper
+from freshet_serving.processor.watching.keeper import Keeper
 from tests.waiting import until
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.watching.row_lengths import GROWTH, HOUR_S, RowLengths
+from freshet_serving.processor.watching.row_lengths import GROWTH, HOUR_S, RowLengths
 
 
 def test_of_a_table_that_nobody_has_looked_at_nothing_is_known():

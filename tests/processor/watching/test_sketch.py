@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.kernels.counting import time_bin
-from processor.watching.sketch import ROW_BOUNDS, TIME_BOUNDS_S, Block, Scores, Sketch, note_batch
+from freshet_serving.processor.kernels.counting import time_bin
+from freshet_serving.processor.watching.sketch import ROW_BOUNDS, TIME_BOUNDS_S, Block, Scores, Sketch, note_batch
 
 floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
 

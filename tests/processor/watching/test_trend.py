@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from processor.generation import Generation
-from processor.watching.sketch import Block, Sketch, note_batch
-from processor.watching.trend import MIN_SCORES, WINDOW_S, Trend
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.watching.sketch import Block, Sketch, note_batch
+from freshet_serving.processor.watching.trend import MIN_SCORES, WINDOW_S, Trend
 
 RANDOM = np.random.default_rng(5)
 

@@ -1,7 +1,7 @@
 """Files of keys for tests: who they name, and the headers that bring a key."""
 
-from serving.access.key_file import AskLimits, changing
-from serving.access.scopes import SCOPES
+from freshet_serving.serving.access.key_file import AskLimits, changing
+from freshet_serving.serving.access.scopes import SCOPES
 
 NO_LIMITS = AskLimits()
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from processor.clock import FakeClock
-from processor.errors import Overloaded
-from serving.access.access_guard import AccessGuard, Forbidden, Unauthenticated
-from serving.access.key_file import ApiKeys, AskLimits
-from serving.access.meters import Meters, meter_memory
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import Overloaded
+from freshet_serving.serving.access.access_guard import AccessGuard, Forbidden, Unauthenticated
+from freshet_serving.serving.access.key_file import ApiKeys, AskLimits
+from freshet_serving.serving.access.meters import Meters, meter_memory
 
 ANY = AskLimits()
 

@@ -5,10 +5,10 @@ import ssl
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from processor.errors import BadInput
-from serving.access.certificates import Certificates
-from serving.access.credentials import Access, CredentialFiles
-from serving.access.meters import meter_memory
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.access.certificates import Certificates
+from freshet_serving.serving.access.credentials import Access, CredentialFiles
+from freshet_serving.serving.access.meters import meter_memory
 from tests.serving.access.certified import Authority, pem_of
 
 

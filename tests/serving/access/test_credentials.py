@@ -2,11 +2,11 @@
 
 import pytest
 
-from processor.errors import BadInput
-from serving.access.access_guard import Unauthenticated
-from serving.access.credentials import Access, CredentialFiles, Credentials
-from serving.access.key_file import changing
-from serving.access.meters import meter_memory
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.access.access_guard import Unauthenticated
+from freshet_serving.serving.access.credentials import Access, CredentialFiles, Credentials
+from freshet_serving.serving.access.key_file import changing
+from freshet_serving.serving.access.meters import meter_memory
 from tests.serving.access.keyed import Keyed
 
 
@@ -122,7 +122,7 @@ def test_without_files_nothing_is_read_and_no_thread_is_begun(access):
 def test_the_thread_looks_by_itself_and_ends(keyed, access, monkeypatch):
     from tests.waiting import until
 
-    monkeypatch.setattr("serving.access.credentials.LOOK_S", 0.01)
+    monkeypatch.setattr("freshet_serving.serving.access.credentials.LOOK_S", 0.01)
     files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
     files.start()
     with changing(keyed.path) as held:

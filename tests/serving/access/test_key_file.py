@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import BadInput, Conflict, NotFound
-from serving.access.key_file import ApiKey, ApiKeys, AskLimits, changing, read_private
-from serving.access.scopes import SCOPES
+from freshet_serving.processor.errors import BadInput, Conflict, NotFound
+from freshet_serving.serving.access.key_file import ApiKey, ApiKeys, AskLimits, changing, read_private
+from freshet_serving.serving.access.scopes import SCOPES
 
 DIGEST = "ab" * 32
 KEY = f'[[keys]]\nname = "web"\nsha256 = "{DIGEST}"\nscopes = ["predict"]\n'

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.clock import FakeClock
-from serving.access.meters import SLOTS, Meters, clear_place, meter_memory, slots_of
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.serving.access.meters import SLOTS, Meters, clear_place, meter_memory, slots_of
 
 WHO = slots_of(b"somebody")
 

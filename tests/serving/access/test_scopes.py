@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.access.scopes import (
+from freshet_serving.serving.access.scopes import (
     ADMIN_READ,
     ADMIN_SCOPES,
     ADMIN_WRITE,
@@ -12,10 +12,10 @@ from serving.access.scopes import (
     SCOPES,
     admin_scope,
 )
-from serving.admin.api import create_admin
-from serving.http.paths import OF_MODELS, PLAIN, POSTED, VERBS
-from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import Metrics
+from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.http.paths import OF_MODELS, PLAIN, POSTED, VERBS
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.serving.rpc.live import rpc_services
 
 

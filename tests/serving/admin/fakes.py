@@ -4,13 +4,13 @@ import asyncio
 
 import httpx
 
-from processor.clock import SystemClock
-from serving.access.access_guard import AccessGuard
-from serving.access.key_file import ApiKeys
-from serving.access.meters import Meters, meter_memory
-from serving.admin.api import create_admin
-from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import Metrics
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.serving.access.access_guard import AccessGuard
+from freshet_serving.serving.access.key_file import ApiKeys
+from freshet_serving.serving.access.meters import Meters, meter_memory
+from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.serving.fakes import FakeProcessor
 
 

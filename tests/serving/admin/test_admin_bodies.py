@@ -1,7 +1,7 @@
 """Bodies are read within bounds, and what is wrong with one is one line."""
 
-from serving.admin.admin_bodies import MAX_JSON_NBYTES, documented
-from serving.admin.validation import Strict
+from freshet_serving.serving.admin.admin_bodies import MAX_JSON_NBYTES, documented
+from freshet_serving.serving.admin.validation import Strict
 from tests.serving.admin.fakes import Client
 
 

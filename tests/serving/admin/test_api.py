@@ -3,9 +3,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from processor.generation import Generation
-from processor.watching.aftermath import LabelSums
-from serving.loading.priority import BULK_NBYTES
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.watching.aftermath import LabelSums
+from freshet_serving.serving.loading.priority import BULK_NBYTES
 from tests.serving.admin.fakes import Client
 
 OCTETS = {"content-type": "application/octet-stream"}

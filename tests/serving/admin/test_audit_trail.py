@@ -1,6 +1,6 @@
 """What was changed lately, refusals included; so much and no more."""
 
-from serving.admin.audit_trail import MOST_ENTRIES, MOST_LETTERS
+from freshet_serving.serving.admin.audit_trail import MOST_ENTRIES, MOST_LETTERS
 from tests.serving.admin.fakes import Client
 
 OCTETS = {"content-type": "application/octet-stream"}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from serving.admin.console_files import FILES, HEADERS, INDEX, ConsoleFiles
+from freshet_serving.serving.admin.console_files import FILES, HEADERS, INDEX, ConsoleFiles
 from tests.serving.admin.fakes import Client
 
 MAX_NBYTES = 150_000

@@ -7,15 +7,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from processor.columns import Ragged, Strings
-from processor.engine import PredictReply, PredictRequest
-from processor.features.limits import DEFAULTS
-from processor.generation import Generation
-from processor.package.manifest import Input
-from serving.admin.example_requests import ExampleRequests
-from serving.codecs.tfs_rest import decode
-from serving.front.example_text import text_of
-from serving.telemetry.recorder import Recorder
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.engine import PredictReply, PredictRequest
+from freshet_serving.processor.features.limits import DEFAULTS
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.manifest import Input
+from freshet_serving.serving.admin.example_requests import ExampleRequests
+from freshet_serving.serving.codecs.tfs_rest import decode
+from freshet_serving.serving.front.example_text import text_of
+from freshet_serving.serving.telemetry.recorder import Recorder
 from tests.packages import make_inputs, write_package
 from tests.serving.admin.test_model_views import processor  # noqa: F401
 

@@ -7,12 +7,12 @@ import httpx
 import numpy as np
 import pytest
 
-from processor.engine import PredictRequest
-from processor.generation import Generation
-from serving.admin.api import create_admin
-from serving.admin.explain_route import WAITING, ExplainSettings
-from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import Metrics
+from freshet_serving.processor.engine import PredictRequest
+from freshet_serving.processor.generation import Generation
+from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.admin.explain_route import WAITING, ExplainSettings
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.packages import make_inputs, write_package
 from tests.processor.engines import USERS, processors, publish
 
@@ -130,13 +130,13 @@ def test_bytes_that_are_no_request_are_refused(ask):
 def test_a_row_of_too_many_ids_is_refused(ask, monkeypatch):
     many = {**REQUEST, "tags": [["a"] * 5000, []]}
     assert ask(json={"inputs": many}).status_code == 200, "three of a list count, and are read"
-    monkeypatch.setattr("processor.explaining.explanation.MAX_IDS", 2)
+    monkeypatch.setattr("freshet_serving.processor.explaining.explanation.MAX_IDS", 2)
     assert "a row of at most 2 ids wanted, got 4" in error_of(ask(json={"inputs": many}), 413)
 
 
 def test_a_recorded_request_is_explained_by_its_id(tmp_path, processor):
     pytest.importorskip("pyarrow", reason="recording needs pyarrow")
-    from serving.telemetry.recorder import Recorder
+    from freshet_serving.serving.telemetry.recorder import Recorder
 
     recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
     processor.tap(recorder)
@@ -172,7 +172,7 @@ def test_one_is_made_at_a_time_and_few_wait(ask, monkeypatch):
         running.pop()
         return {}
 
-    monkeypatch.setattr("serving.admin.explain_route.Explanations._explain", slow)
+    monkeypatch.setattr("freshet_serving.serving.admin.explain_route.Explanations._explain", slow)
 
     async def crowd():
         asked = [asyncio.ensure_future(ask.ask(json={})) for _ in range(WAITING + 3)]

@@ -5,9 +5,9 @@ import asyncio
 import orjson
 import pytest
 
-from processor.errors import Overloaded
-from serving.admin import live_stream
-from serving.admin.live_stream import MOST_STREAMS, LiveStreams
+from freshet_serving.processor.errors import Overloaded
+from freshet_serving.serving.admin import live_stream
+from freshet_serving.serving.admin.live_stream import MOST_STREAMS, LiveStreams
 from tests.serving.telemetry.test_live_samples import Watched
 from tests.waiting import PAUSE_S
 

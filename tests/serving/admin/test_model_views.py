@@ -2,11 +2,11 @@
 
 import pytest
 
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.package.delta import write_delta
-from serving.admin.api import create_admin
-from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import Metrics
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.packages import make_delta, make_inputs, write_package
 from tests.serving.admin.fakes import Client
 
@@ -25,7 +25,7 @@ class Real(Client):
 def processor(tmp_path):
     for version in (1, 2):
         write_package(tmp_path, version)
-    from processor.versions.policy import ModelPolicy
+    from freshet_serving.processor.versions.policy import ModelPolicy
 
     policy = {"versions": "all", "labels": {"stable": 1, "canary": 2}, "split": {"stable": 50, "canary": 50}}
     policies = {"small": ModelPolicy.parse(policy, "model.small")}

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from serving.admin import try_call
-from serving.admin.try_call import MAX_BODY_NBYTES
+from freshet_serving.serving.admin import try_call
+from freshet_serving.serving.admin.try_call import MAX_BODY_NBYTES
 from tests.serving.admin.fakes import Client
 
 

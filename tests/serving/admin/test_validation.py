@@ -3,8 +3,8 @@
 import pytest
 from pydantic import Field
 
-from processor.errors import BadInput
-from serving.admin.validation import Strict, validated
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.admin.validation import Strict, validated
 
 
 class Sample(Strict):

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from processor.columns import Ragged
-from processor.errors import BadInput
-from serving.client.arrays import of_user, tensors
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.client.arrays import of_user, tensors
 
 
 def one(values):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from freshet_serving import AsyncClient, Client, Lost, Prediction, Retry
-from processor.errors import BadInput, Expired, NotReady, Overloaded
+from freshet_serving.processor.errors import BadInput, Expired, NotReady, Overloaded
 from tests.serving.client.test_http_transport import reply, score
 
 ANSWER = reply([score()], np.array([0.25, 0.5], "<f4").tobytes())

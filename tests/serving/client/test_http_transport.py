@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import FreshetError, NotFound, NotReady, Overloaded
-from serving.client.arrays import tensors
-from serving.client.http_transport import HEADER_LENGTH, HttpTransport, decode, encode
-from serving.client.prediction import ClientCall
-from serving.client.retry import Lost
+from freshet_serving.processor.errors import FreshetError, NotFound, NotReady, Overloaded
+from freshet_serving.serving.client.arrays import tensors
+from freshet_serving.serving.client.http_transport import HEADER_LENGTH, HttpTransport, decode, encode
+from freshet_serving.serving.client.prediction import ClientCall
+from freshet_serving.serving.client.retry import Lost
 
 
 def reply(outputs, data, **others):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from freshet_serving import Prediction
-from processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput
 
 
 def test_one_output_of_several_has_to_be_named():

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import BadInput, Expired, FreshetError, NotFound, NotReady, Overloaded
-from serving.client.retry import Attempts, Lost, Retry
+from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotFound, NotReady, Overloaded
+from freshet_serving.serving.client.retry import Attempts, Lost, Retry
 
 
 class Clock:

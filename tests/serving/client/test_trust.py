@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from freshet_serving import AsyncClient, Client
-from processor.errors import BadInput, FreshetError
-from serving.access.key_file import AskLimits
-from serving.client.trust import Trust
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.serving.access.key_file import AskLimits
+from freshet_serving.serving.client.trust import Trust
 from tests.serving.access.certified import Authority
 from tests.serving.access.keyed import Keyed
 from tests.serving.fakes import FakeProcessor

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from processor.errors import BadInput
-from serving.codecs import kserve
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.codecs import kserve
 from tests.serving.fakes import PACKED
 
 LENGTH = b"inference-header-content-length"

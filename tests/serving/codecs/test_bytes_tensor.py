@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.columns import Strings
-from processor.errors import BadInput, FreshetError
-from serving.codecs import kserve
-from serving.codecs.bytes_tensor import decode_bytes
+from freshet_serving.processor.columns import Strings
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.serving.codecs import kserve
+from freshet_serving.serving.codecs.bytes_tensor import decode_bytes
 from tests.serving.codecs.infer_requests import binary, prefixed, tensor
 from tests.serving.fakes import FLAT
 

@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.columns import Ragged
-from processor.errors import BadInput, FreshetError
-from processor.package.manifest import Feature, Input, Manifest, Output
-from serving.codecs import examples
-from serving.codecs.messages import message
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output
+from freshet_serving.serving.codecs import examples
+from freshet_serving.serving.codecs.messages import message
 from tests.serving.fakes import FLAT, RAGGED
 
 PACKED = Manifest(

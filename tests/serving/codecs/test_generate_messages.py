@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.codecs import generate_messages as generate
+from freshet_serving.serving.codecs import generate_messages as generate
 
 
 @pytest.mark.parametrize("target", generate.TARGETS)

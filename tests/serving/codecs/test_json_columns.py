@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import BadInput
-from processor.package.manifest import Input
-from serving.codecs.json_columns import column, has_booleans
-from serving.codecs.wire import load_json
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Input
+from freshet_serving.serving.codecs.json_columns import column, has_booleans
+from freshet_serving.serving.codecs.wire import load_json
 
 SPECS = [Input("x", dtype, columns) for dtype in ("int64", "float32") for columns in (0, 2)]
 SCALARS = (

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import BadInput, FreshetError
-from processor.package.manifest import Input
-from serving.codecs import kserve, kserve_header
-from serving.codecs.wire import MAX_DIGITS
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.package.manifest import Input
+from freshet_serving.serving.codecs import kserve, kserve_header
+from freshet_serving.serving.codecs.wire import MAX_DIGITS
 from tests.serving.codecs.infer_requests import (
     LENGTH,
     PACKED_JSON,

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import BadInput, FreshetError
-from processor.features.limits import DEFAULTS
-from processor.package.manifest import Input
-from serving.codecs import kserve
-from serving.codecs.kserve_header import read_header
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.features.limits import DEFAULTS
+from freshet_serving.processor.package.manifest import Input
+from freshet_serving.serving.codecs import kserve
+from freshet_serving.serving.codecs.kserve_header import read_header
 from tests.serving.codecs.infer_requests import FLOATS, IDS, PACKED_JSON, binary, decode_json, prefixed, refusal, tensor
 from tests.serving.fakes import FLAT, PACKED, RAGGED, manifest_of
 

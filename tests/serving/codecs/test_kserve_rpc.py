@@ -3,13 +3,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.columns import Packed, Ragged, Strings
-from processor.errors import BadInput, FreshetError
-from processor.package.manifest import Input
-from serving.codecs import kserve_rpc
-from serving.codecs.kserve_header import WantedOutput
-from serving.codecs.messages import message
-from serving.codecs.templates import Templates
+from freshet_serving.processor.columns import Packed, Ragged, Strings
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.package.manifest import Input
+from freshet_serving.serving.codecs import kserve_rpc
+from freshet_serving.serving.codecs.kserve_header import WantedOutput
+from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.codecs.templates import Templates
 from tests.serving.fakes import FLAT, PACKED, RAGGED, TWO_OUTPUTS, manifest_of
 
 Request = message("inference.ModelInferRequest")

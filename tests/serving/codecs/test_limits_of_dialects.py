@@ -10,13 +10,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from processor.eas import codec as eas
-from processor.errors import BadInput, TooLarge
-from processor.features.limits import Extent, RequestLimits
-from serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
-from serving.codecs.kserve import HEADER_LENGTH
-from serving.codecs.messages import message
-from serving.codecs.templates import Templates
+from freshet_serving.processor.eas import codec as eas
+from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features.limits import Extent, RequestLimits
+from freshet_serving.serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
+from freshet_serving.serving.codecs.kserve import HEADER_LENGTH
+from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.codecs.templates import Templates
 from tests.serving.fakes import FLAT, PACKED, RAGGED, SINGLE
 
 LIMITS = RequestLimits(max_rows=10, max_ids=60, max_nodes=200, max_json_bytes=4000)

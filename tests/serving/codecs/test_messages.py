@@ -1,6 +1,6 @@
 import pytest
 
-from serving.codecs.messages import POOL, message
+from freshet_serving.serving.codecs.messages import POOL, message
 
 
 def test_clients_with_messages_of_the_same_names_live_in_the_same_process():

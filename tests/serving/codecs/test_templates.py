@@ -1,8 +1,8 @@
 import numpy as np
 
-from processor.columns import Place
-from serving.codecs import templates
-from serving.codecs.templates import Hole, Templates, cut, fields, filler
+from freshet_serving.processor.columns import Place
+from freshet_serving.serving.codecs import templates
+from freshet_serving.serving.codecs.templates import Hole, Templates, cut, fields, filler
 from tests.serving.fakes import PACKED, SINGLE
 
 FLOATS = np.dtype("<f4")

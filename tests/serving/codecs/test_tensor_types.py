@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from processor.errors import BadInput
-from processor.package.manifest import Feature, Input, Manifest, Output
-from serving.codecs import kserve, kserve_rpc, tfs_rest, tfs_rpc
-from serving.codecs.messages import message
-from serving.codecs.templates import Templates
-from serving.codecs.tensor_types import ALL, BY_NAME, as_declared, converted, declared, takes
-from serving.front import catalog
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output
+from freshet_serving.serving.codecs import kserve, kserve_rpc, tfs_rest, tfs_rpc
+from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.codecs.templates import Templates
+from freshet_serving.serving.codecs.tensor_types import ALL, BY_NAME, as_declared, converted, declared, takes
+from freshet_serving.serving.front import catalog
 
 NUMBERS = [t for t in ALL if t.dtype is not None]
 INPUTS = [

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.columns import Ragged, Strings
-from processor.errors import BadInput, FreshetError
-from serving.codecs import tfs_rest
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.serving.codecs import tfs_rest
 from tests.serving.fakes import FLAT, PACKED, RAGGED, SINGLE, TWO_OUTPUTS
 
 

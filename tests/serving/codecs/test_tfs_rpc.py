@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.columns import Packed
-from processor.errors import BadInput, FreshetError, TooLarge
-from serving.codecs import tfs_rpc
-from serving.codecs.messages import message
-from serving.codecs.templates import Templates
+from freshet_serving.processor.columns import Packed
+from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
+from freshet_serving.serving.codecs import tfs_rpc
+from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.codecs.templates import Templates
 from tests.serving.fakes import FLAT, PACKED, RAGGED, TWO_OUTPUTS
 
 Request, Response = message("tensorflow.serving.PredictRequest"), message("tensorflow.serving.PredictResponse")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import BadInput, FreshetError, TooLarge
-from processor.features.limits import FREE_NBYTES
-from serving.codecs import wire
+from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
+from freshet_serving.processor.features.limits import FREE_NBYTES
+from freshet_serving.serving.codecs import wire
 
 
 def test_gzip_and_deflate_bodies_are_inflated():

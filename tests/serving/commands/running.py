@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 from typer.testing import CliRunner
 
-from serving.commands.admin_client import AdminClient
-from serving.commands.cli import app
-from serving.serve_config import ServeConfig
-from serving.server import Server
+from freshet_serving.serving.commands.admin_client import AdminClient
+from freshet_serving.serving.commands.cli import app
+from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.server import Server
 from tests.serving.fakes import FakeProcessor
 
 

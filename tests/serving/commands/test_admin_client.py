@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from processor.errors import FreshetError, NotReady
-from serving.commands.admin_client import AdminClient
-from serving.commands.fleet_polling import AdminAddress, ask_all
+from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.serving.commands.admin_client import AdminClient
+from freshet_serving.serving.commands.fleet_polling import AdminAddress, ask_all
 from tests.serving.access.certified import Authority
 from tests.serving.commands.running import admin_port, run
 from tests.serving.fakes import FakeProcessor

@@ -1,4 +1,4 @@
-from serving.commands.admin_page import PAGE, page
+from freshet_serving.serving.commands.admin_page import PAGE, page
 
 
 def test_the_page_of_the_admin_port_is_current():

@@ -4,8 +4,8 @@ import stat
 
 import pytest
 
-from processor.errors import BadInput, Conflict, NotFound
-from serving.access.key_file import ApiKeys
+from freshet_serving.processor.errors import BadInput, Conflict, NotFound
+from freshet_serving.serving.access.key_file import ApiKeys
 from tests.serving.commands.running import run
 
 

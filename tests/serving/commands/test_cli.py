@@ -11,7 +11,8 @@ def test_a_mistake_on_the_command_line_is_one_line_and_code_2():
 
 def test_serving_imports_nothing_of_training():
     code = (
-        "import sys, serving.commands.cli, serving.server, serving.http.app, serving.admin.api; "
+        "import sys, freshet_serving.serving.commands.cli, freshet_serving.serving.server\n"
+        "import freshet_serving.serving.http.app, freshet_serving.serving.admin.api\n"
         "print([m for m in ('tensorflow', 'keras', 'pandas', 'pyarrow') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -1,4 +1,4 @@
-from serving.commands.commands_page import PAGE, page
+from freshet_serving.serving.commands.commands_page import PAGE, page
 
 
 def test_the_page_of_the_commands_is_current():

@@ -2,16 +2,16 @@ import sys
 
 import pytest
 
-from processor.errors import FreshetError
-from processor.extras import how_to_install
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.extras import how_to_install
 from tests.serving.commands.running import run
 
 
 def test_compile_says_what_serves_each_batch_size_and_what_was_not_compiled(tmp_path, monkeypatch):
     pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-    from models.bench import write_model
+    from freshet_serving.models.bench import write_model
 
-    monkeypatch.setattr("models.bench.HIDDEN", (8, 4))
+    monkeypatch.setattr("freshet_serving.models.bench.HIDDEN", (8, 4))
     monkeypatch.setitem(sys.modules, "openvino", None)
     write_model(tmp_path, 10)
     chosen = (

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.package.repository import Repository
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.package.repository import Repository
 from tests.packages import make_delta, write_package
 
 ROOT = Path(__file__).parents[3]
-COMMAND = [sys.executable, "-c", "from serving.commands.cli import app; app(prog_name='freshet')"]
+COMMAND = [sys.executable, "-c", "from freshet_serving.serving.commands.cli import app; app(prog_name='freshet')"]
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@ import tomllib
 
 from typer.testing import CliRunner
 
-from models.config.train_config import parse_config
-from models.data.open_data import open_source
-from serving.commands.cli import app
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.serving.commands.cli import app
 from tests.models.data.sources import everything
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from processor.chain.chain_record import HOLD
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput, Diverged, NotReady
-from processor.package.repository import Repository
+from freshet_serving.processor.chain.chain_record import HOLD
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput, Diverged, NotReady
+from freshet_serving.processor.package.repository import Repository
 from tests.packages import make_delta, write_package
 from tests.processor.chain.damaged import damaged_chain, write_unchecked
 from tests.serving.commands.running import admin_port, run

@@ -2,8 +2,8 @@ import socket
 
 import pytest
 
-from processor.errors import BadInput
-from serving.commands.demo import free_ports
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.commands.demo import free_ports
 
 
 @pytest.fixture

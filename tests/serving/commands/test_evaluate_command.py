@@ -5,8 +5,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.config.evaluate_section import EvaluateConfig
-from processor.errors import BadInput
+from freshet_serving.models.config.evaluate_section import EvaluateConfig
+from freshet_serving.processor.errors import BadInput
 from tests.models.evaluation.conftest import evaluated  # noqa: F401
 from tests.serving.commands.running import run
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from serving.commands import admin_client
-from serving.commands.cli import app
+from freshet_serving.serving.commands import admin_client
+from freshet_serving.serving.commands.cli import app
 
 SIDE = {
     "generation": "1.16",

@@ -5,9 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from processor.errors import BadInput
-from serving.commands import fleet_command, fleet_polling
-from serving.commands.cli import app
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.commands import fleet_command, fleet_polling
+from freshet_serving.serving.commands.cli import app
 from tests.serving.commands.running import run
 from tests.serving.commands.test_fleet_comparison import said
 
@@ -96,7 +96,7 @@ def test_watch_goes_on_until_it_is_ended(answers, monkeypatch):
     told, asked = answers
     told += [[said("a"), said("b", step=5)], [said("a"), said("b")]]
     stops = []
-    monkeypatch.setattr("serving.commands.orderly_end.end_gently", stops.append)
+    monkeypatch.setattr("freshet_serving.serving.commands.orderly_end.end_gently", stops.append)
     monkeypatch.setattr(fleet_command, "table", lambda report: stops[0]() if report.well else "not yet")
     code, output = invoke("a:1", "b:1", "--watch", "0.001")
     assert code == 0

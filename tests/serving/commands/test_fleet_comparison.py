@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import BadInput
-from serving.commands.fleet_comparison import Said, VersionStanding, compare, read_report
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.commands.fleet_comparison import Said, VersionStanding, compare, read_report
 
 CHAIN = {"state": "CURRENT", "reason": "", "digest": "d7", "records": 7, "next_step": 8, "behind": 0}
 

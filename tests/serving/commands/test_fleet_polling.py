@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from processor.errors import BadInput
-from serving.commands import fleet_polling
-from serving.commands.fleet_polling import AdminAddress, ask_all, check_token, resolve
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.commands import fleet_polling
+from freshet_serving.serving.commands.fleet_polling import AdminAddress, ask_all, check_token, resolve
 from tests.serving.commands.test_fleet_comparison import served
 
 GOOD = json.dumps({"ready": True, "models": {"ctr": {"served": {"3": served()}}}}).encode()

@@ -8,13 +8,13 @@ from pathlib import Path
 from rich.console import Console
 from typer.main import get_command
 
-from models.config.train_config import load_config, parse_config
-from models.joining.join_run import ScoreSums
-from models.joining.joined_folder import LABEL, WEIGHT
-from processor.errors import FreshetError, NotReady
-from processor.package.recording_columns import TIME
-from serving.commands.cli import app
-from serving.commands.join_command import CalibrationTeller
+from freshet_serving.models.config.train_config import load_config, parse_config
+from freshet_serving.models.joining.join_run import ScoreSums
+from freshet_serving.models.joining.joined_folder import LABEL, WEIGHT
+from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.processor.package.recording_columns import TIME
+from freshet_serving.serving.commands.cli import app
+from freshet_serving.serving.commands.join_command import CalibrationTeller
 
 ROOT = Path(__file__).parents[3]
 SUMS = {"1.7": ScoreSums(2.0, 1.0, 10), "2.0": ScoreSums(3.0, 3.0, 10)}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from processor.errors import BadInput, Conflict
-from processor.package.keyring import Keyring
-from processor.package.trust_memory import TrustMemory
+from freshet_serving.processor.errors import BadInput, Conflict
+from freshet_serving.processor.package.keyring import Keyring
+from freshet_serving.processor.package.trust_memory import TrustMemory
 from tests.packages import write_package
 from tests.processor.versions.models import USERS
 from tests.serving.commands.running import run

@@ -1,4 +1,4 @@
-from serving.commands.options_page import PAGE, page
+from freshet_serving.serving.commands.options_page import PAGE, page
 
 
 def test_the_page_of_options_is_current():

@@ -1,7 +1,7 @@
 import re
 
 import freshet_serving
-from serving.commands.python_page import PAGE, page
+from freshet_serving.serving.commands.python_page import PAGE, page
 
 
 def test_the_page_of_what_programs_import_is_current():

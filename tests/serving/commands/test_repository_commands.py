@@ -1,8 +1,8 @@
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.errors import NotFound
-from processor.package.repository import Repository
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import NotFound
+from freshet_serving.processor.package.repository import Repository
 from tests.packages import make_delta, write_package
 from tests.serving.commands.running import run
 

@@ -1,8 +1,8 @@
 import pytest
 from typer.testing import CliRunner
 
-from processor.errors import BadInput, NotFound, NotReady
-from serving.commands.cli import app
+from freshet_serving.processor.errors import BadInput, NotFound, NotReady
+from freshet_serving.serving.commands.cli import app
 from tests.packages import write_package
 from tests.processor.tables.remote.fakes import RedisServer, free_ports, needs_redis
 

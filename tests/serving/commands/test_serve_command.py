@@ -4,11 +4,11 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from processor.errors import NotFound
-from processor.options import options_of
-from serving.commands import serve_command as command
-from serving.commands.cli import app
-from serving.serve_config import ENV_PREFIX, HEADINGS, KINDS, OPTIONS, SECTIONS, ServeConfig
+from freshet_serving.processor.errors import NotFound
+from freshet_serving.processor.options import options_of
+from freshet_serving.serving.commands import serve_command as command
+from freshet_serving.serving.commands.cli import app
+from freshet_serving.serving.serve_config import ENV_PREFIX, HEADINGS, KINDS, OPTIONS, SECTIONS, ServeConfig
 from tests.serving.commands.running import run
 
 
@@ -43,7 +43,7 @@ def test_options_reach_the_server_from_the_line_and_from_the_environment(monkeyp
         def run(self):
             return 0
 
-    monkeypatch.setattr("serving.server.Server", Server)
+    monkeypatch.setattr("freshet_serving.serving.server.Server", Server)
     monkeypatch.setattr(command, "log_to_stderr", lambda level, form: None)
     file = tmp_path / "serve.toml"
     file.write_text("undo_depth = 3\nhttp_port = 1\n")

@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from models.config.train_config import Beginning
-from models.training.checkpoint import mapped
-from models.training.loop import TrainingRun
-from processor.errors import BadInput, NotFound
-from serving.commands import table_analysis
-from serving.commands.inspection import inspect
-from serving.commands.table_analysis import analyse_tables
+from freshet_serving.models.config.train_config import Beginning
+from freshet_serving.models.training.checkpoint import mapped
+from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.processor.errors import BadInput, NotFound
+from freshet_serving.serving.commands import table_analysis
+from freshet_serving.serving.commands.inspection import inspect
+from freshet_serving.serving.commands.table_analysis import analyse_tables
 from tests.models.training.conftest import _stand_ins, quick
 from tests.models.training.streams import MixedSource, make_config, spread
 

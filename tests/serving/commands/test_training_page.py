@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
-from serving.commands.training_keys import DATA, SECTIONS
-from serving.commands.training_page import PAGE, page
+from freshet_serving.serving.commands.training_keys import DATA, SECTIONS
+from freshet_serving.serving.commands.training_page import PAGE, page
 
 
 def test_the_page_of_the_training_file_is_current():
@@ -13,6 +13,6 @@ def test_the_page_of_the_training_file_is_current():
 def test_a_key_that_is_not_told_of_and_a_line_without_a_key_end_the_making(monkeypatch):
     for keys in ({**DATA.keys, "colour": "what"}, {key: DATA.keys[key] for key in list(DATA.keys)[1:]}):
         told = [dataclasses.replace(each, keys=keys) if each is DATA else each for each in SECTIONS]
-        monkeypatch.setattr("serving.commands.training_page.SECTIONS", told)
+        monkeypatch.setattr("freshet_serving.serving.commands.training_page.SECTIONS", told)
         with pytest.raises(KeyError, match=r"\[data\]: (colour|path)"):
             page()

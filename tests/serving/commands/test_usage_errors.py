@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from serving.commands.cli import main
+from freshet_serving.serving.commands.cli import main
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 import pyarrow.parquet as pq
 from typer.testing import CliRunner
 
-from processor.errors import FreshetError
-from serving.commands.cli import app
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.serving.commands.cli import app
 from tests.models.evaluation.test_item_vectors import story  # noqa: F401
 
 pytestmark = pytest.mark.tensorflow

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from serving.front.backlog import refuse_newcomers, waiting
+from freshet_serving.serving.front.backlog import refuse_newcomers, waiting
 
 
 @pytest.fixture

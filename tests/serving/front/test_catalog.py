@@ -1,9 +1,9 @@
 import dataclasses
 import json
 
-from processor.package.manifest import TableEntry
-from processor.versions.routes import VersionStatus
-from serving.front import catalog
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.versions.routes import VersionStatus
+from freshet_serving.serving.front import catalog
 from tests.serving.fakes import FLAT, PACKED, RAGGED
 
 

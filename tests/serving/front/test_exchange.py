@@ -8,15 +8,15 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from processor.errors import BadInput, Expired, FreshetError, NotFound, NotReady, Overloaded
-from processor.features.limits import RequestLimits
-from serving.front import offloading
-from serving.front.exchange import OK, Exchange, Exchanges
-from serving.front_options import FrontOptions
-from serving.lifecycle import Lifecycle
-from serving.request_headers import TIMED_EVERY
-from serving.telemetry.metrics import Metrics
-from serving.telemetry.tracing import Trace
+from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotFound, NotReady, Overloaded
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.serving.front import offloading
+from freshet_serving.serving.front.exchange import OK, Exchange, Exchanges
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.request_headers import TIMED_EVERY
+from freshet_serving.serving.telemetry.metrics import Metrics
+from freshet_serving.serving.telemetry.tracing import Trace
 from tests.serving.fakes import FakeProcessor
 
 INPUTS = {"ids": np.array([[1, 2, 3]] * 2), "floats": np.array([[0.5, 0.25]] * 2, np.float32)}

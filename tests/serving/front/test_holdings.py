@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from serving.front.holdings import MAX_DESCRIPTORS, BodyMemory, Connections, Full, descriptor_limit
+from freshet_serving.serving.front.holdings import MAX_DESCRIPTORS, BodyMemory, Connections, Full, descriptor_limit
 
 
 def test_a_body_beyond_all_that_may_be_held_is_told_to_come_again():

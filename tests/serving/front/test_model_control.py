@@ -1,10 +1,16 @@
 import pytest
 
-from processor.errors import BadInput, Conflict, NotFound
-from processor.package.repository import Repository
-from processor.versions.routes import VersionStatus
-from processor.watching.stats import GroupStats, SessionStats
-from serving.front.model_control import Forbidden, Gate, ModelControl, Unauthenticated, nothing_to_control
+from freshet_serving.processor.errors import BadInput, Conflict, NotFound
+from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.versions.routes import VersionStatus
+from freshet_serving.processor.watching.stats import GroupStats, SessionStats
+from freshet_serving.serving.front.model_control import (
+    Forbidden,
+    Gate,
+    ModelControl,
+    Unauthenticated,
+    nothing_to_control,
+)
 
 
 class Host:

@@ -7,9 +7,9 @@ import weakref
 
 import pytest
 
-from processor.errors import BadInput, FreshetError, NotReady, Overloaded
-from serving.front import offloading
-from serving.front.offloading import Offloading
+from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, Overloaded
+from freshet_serving.serving.front import offloading
+from freshet_serving.serving.front.offloading import Offloading
 
 WAIT_S = 30
 

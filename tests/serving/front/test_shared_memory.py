@@ -2,10 +2,10 @@ import os
 
 import pytest
 
-from processor.errors import BadInput, NotFound, TooLarge
-from serving.codecs.kserve_header import RegionSpan
-from serving.front import shared_memory as sharedmemory
-from serving.front.shared_memory import Regions
+from freshet_serving.processor.errors import BadInput, NotFound, TooLarge
+from freshet_serving.serving.codecs.kserve_header import RegionSpan
+from freshet_serving.serving.front import shared_memory as sharedmemory
+from freshet_serving.serving.front.shared_memory import Regions
 from tests.descriptors import fds_of
 
 

@@ -4,9 +4,9 @@ import asyncio
 import threading
 from types import SimpleNamespace
 
-from serving.front import submitter
-from serving.front.submitter import LONG_TURN_S
-from serving.http.paths import parse
+from freshet_serving.serving.front import submitter
+from freshet_serving.serving.front.submitter import LONG_TURN_S
+from freshet_serving.serving.http.paths import parse
 from tests.serving.fakes import FakeProcessor, call, send
 from tests.serving.http.data_app import BODY, serve
 

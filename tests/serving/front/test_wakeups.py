@@ -1,7 +1,7 @@
 import asyncio
 import threading
 
-from serving.front.wakeups import Wakeups
+from freshet_serving.serving.front.wakeups import Wakeups
 
 
 def test_no_reply_is_lost_between_threads():

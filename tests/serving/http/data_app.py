@@ -2,11 +2,11 @@
 
 import json
 
-from serving.front.exchange import Exchanges
-from serving.front_options import FrontOptions
-from serving.http.app import DataApp
-from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import Metrics
+from freshet_serving.serving.front.exchange import Exchanges
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.http.app import DataApp
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.serving.fakes import FakeProcessor
 
 ROW = {"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}]}

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 from uvicorn.server import ServerState
 
-from serving.front.holdings import BodyMemory
-from serving.http.connection import HttpConnection
-from serving.http.protocol import PredictProtocol
+from freshet_serving.serving.front.holdings import BodyMemory
+from freshet_serving.serving.http.connection import HttpConnection
+from freshet_serving.serving.http.protocol import PredictProtocol
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.data_app import serve
 

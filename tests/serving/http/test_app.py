@@ -5,17 +5,17 @@ import logging
 import numpy as np
 import pytest
 
-from processor.errors import Expired, Overloaded
-from serving.front import catalog
-from serving.front.exchange import Exchanges
-from serving.front.shared_memory import Regions
-from serving.front_options import FrontOptions
-from serving.http.app import DataApp
-from serving.lifecycle import Lifecycle
-from serving.request_headers import request_id_of
-from serving.telemetry.logs import AccessLog
-from serving.telemetry.metrics import Metrics
-from serving.telemetry.tracing import Trace
+from freshet_serving.processor.errors import Expired, Overloaded
+from freshet_serving.serving.front import catalog
+from freshet_serving.serving.front.exchange import Exchanges
+from freshet_serving.serving.front.shared_memory import Regions
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.http.app import DataApp
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.request_headers import request_id_of
+from freshet_serving.serving.telemetry.logs import AccessLog
+from freshet_serving.serving.telemetry.metrics import Metrics
+from freshet_serving.serving.telemetry.tracing import Trace
 from tests.serving.fakes import FLAT, RAGGED, SINGLE, TWO_OUTPUTS, FakeProcessor, call, send
 from tests.serving.http.data_app import BODY, INFER, ROW, serve
 

@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 
-from processor.errors import BadInput, Expired, Overloaded, TooLarge
+from freshet_serving.processor.errors import BadInput, Expired, Overloaded, TooLarge
 from tests.serving.fakes import call, send
 from tests.serving.http.data_app import BODY, serve
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.http.chunked_body import CHUNKS_A_TURN, MAX_FRAMING_NBYTES, ChunkedBody
-from serving.http.http_head import MAX_FIELDS, MAX_HEAD_NBYTES, Unacceptable
+from freshet_serving.serving.http.chunked_body import CHUNKS_A_TURN, MAX_FRAMING_NBYTES, ChunkedBody
+from freshet_serving.serving.http.http_head import MAX_FIELDS, MAX_HEAD_NBYTES, Unacceptable
 
 
 def chunked(pieces, extension=b"", trailers=b""):

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.front.holdings import SPARE_NBYTES, BodyMemory
-from serving.http.connection import (
+from freshet_serving.serving.front.holdings import SPARE_NBYTES, BodyMemory
+from freshet_serving.serving.http.connection import (
     BODY_NBYTES_S,
     BODY_S,
     HEAD_S,
     KEEP_ALIVE_S,
     MAX_UNREAD_NBYTES,
 )
-from serving.http.farewell import LINGER_S
-from serving.http.http_head import MAX_FIELDS, MAX_HEAD_NBYTES
+from freshet_serving.serving.http.farewell import LINGER_S
+from freshet_serving.serving.http.http_head import MAX_FIELDS, MAX_HEAD_NBYTES
 from tests.serving.http.data_app import BODY
 from tests.serving.http.talking import Talk, echo
 
@@ -513,7 +513,7 @@ def test_a_body_that_there_is_no_memory_for_is_answered_in_words(error, predicti
     def add(self, piece):
         raise error
 
-    monkeypatch.setattr("serving.http.protocol.BodyBuffer.add", add)
+    monkeypatch.setattr("freshet_serving.serving.http.protocol.BodyBuffer.add", add)
     predicting.send(predict()[:-10], predict()[-10:-5], predict()[-5:])
     ((status, _, body),) = predicting.replies()
     assert (status, b"memory" in body, predicting.ended) == (503, True, True)

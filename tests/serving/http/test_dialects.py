@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from processor.eas.codec import Request
-from processor.features.limits import DEFAULTS
-from serving.codecs.wire import inflate
-from serving.http.dialects import DIALECTS
-from serving.http.openapi import OPERATIONS
-from serving.http.paths import Route, parse
-from serving.http.protocol import PREDICT_SUFFIXES
+from freshet_serving.processor.eas.codec import Request
+from freshet_serving.processor.features.limits import DEFAULTS
+from freshet_serving.serving.codecs.wire import inflate
+from freshet_serving.serving.http.dialects import DIALECTS
+from freshet_serving.serving.http.openapi import OPERATIONS
+from freshet_serving.serving.http.paths import Route, parse
+from freshet_serving.serving.http.protocol import PREDICT_SUFFIXES
 from tests.serving.fakes import PACKED
 
 

@@ -8,9 +8,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from serving.front.holdings import BodyMemory
-from serving.http.connection import HttpConnection
-from serving.http.farewell import (
+from freshet_serving.serving.front.holdings import BodyMemory
+from freshet_serving.serving.http.connection import HttpConnection
+from freshet_serving.serving.http.farewell import (
     ANSWERED_S,
     LINGER_S,
     LOOK_S,

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from serving.access.key_file import AskLimits
-from serving.access.scopes import ADMIN_SCOPES, HTTP_SCOPES, OPEN
+from freshet_serving.serving.access.key_file import AskLimits
+from freshet_serving.serving.access.scopes import ADMIN_SCOPES, HTTP_SCOPES, OPEN
 from tests.serving.access.keyed import Keyed
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.test_protocol import BODY, SCORED, read_reply
@@ -144,7 +144,7 @@ def test_what_is_no_route_is_told_to_nobody_without_a_key(served, route):
 
 
 def test_a_head_that_is_known_lets_nobody_in_whose_key_is_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr("serving.access.credentials.LOOK_S", 0.01)
+    monkeypatch.setattr("freshet_serving.serving.access.credentials.LOOK_S", 0.01)
     keyed = Keyed(tmp_path)
     with running(lambda config: FakeProcessor(), api_keys=str(keyed.path)) as (server, _, _):
         until(lambda: call(server.http_address, "GET /v2/health/ready")[0] == 200)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.http.head_cache import MAX_HEAD_NBYTES, MAX_KEPT, HeadCache
-from serving.http.paths import parse
+from freshet_serving.serving.http.head_cache import MAX_HEAD_NBYTES, MAX_KEPT, HeadCache
+from freshet_serving.serving.http.paths import parse
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.test_protocol import post, read_reply, request
 from tests.serving.test_server import running

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.http.http_head import MAX_FIELDS, Unacceptable, check_trailers, read_head, split_target
+from freshet_serving.serving.http.http_head import MAX_FIELDS, Unacceptable, check_trailers, read_head, split_target
 
 HOST = b"Host: x\r\n"
 

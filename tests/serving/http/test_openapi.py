@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from serving.http.dialects import DIALECTS
-from serving.http.openapi import CONTROL, OPERATIONS, document
-from serving.http.paths import OF_MODELS, PLAIN, POSTED, parse
-from serving.http.schemas import SCHEMAS
+from freshet_serving.serving.http.dialects import DIALECTS
+from freshet_serving.serving.http.openapi import CONTROL, OPERATIONS, document
+from freshet_serving.serving.http.paths import OF_MODELS, PLAIN, POSTED, parse
+from freshet_serving.serving.http.schemas import SCHEMAS
 
 NAMES = {"model": "m", "version": "3", "label": "stable", "region": "r"}
 DOCUMENT = json.loads(document("0.1.0"))

@@ -4,8 +4,8 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
-from serving.http import pages
-from serving.http.paths import parse
+from freshet_serving.serving.http import pages
+from freshet_serving.serving.http.paths import parse
 from tests.serving.admin.fakes import Client
 from tests.serving.fakes import send
 from tests.serving.http.data_app import serve
@@ -42,7 +42,7 @@ def test_the_admin_ports_page_can_be_read_without_the_token_that_its_document_wa
 
 def test_pages_are_part_of_the_package():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
-    patterns = project["tool"]["setuptools"]["package-data"]["serving"]
-    root = resources.files("serving")
+    patterns = project["tool"]["setuptools"]["package-data"]["freshet_serving.serving"]
+    root = resources.files("freshet_serving.serving")
     for page in Path(str(root)).rglob("*.html"):
         assert any(page.relative_to(str(root)).match(pattern) for pattern in patterns), page

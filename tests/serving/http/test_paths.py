@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import BadInput, FreshetError, NotFound
-from serving.http.paths import Route, parse
+from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
+from freshet_serving.serving.http.paths import Route, parse
 
 
 @pytest.mark.parametrize(

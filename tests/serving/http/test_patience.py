@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.http.patience import Patience
+from freshet_serving.serving.http.patience import Patience
 from tests.serving.http.talking import HandLoop
 
 

@@ -7,11 +7,11 @@ import socket
 
 import pytest
 
-from processor.errors import BadInput
-from serving.front.holdings import BodyMemory
-from serving.http import port as port_module
-from serving.http.connection import HttpConnection
-from serving.http.port import HttpPort, reserve
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.front.holdings import BodyMemory
+from freshet_serving.serving.http import port as port_module
+from freshet_serving.serving.http.connection import HttpConnection
+from freshet_serving.serving.http.port import HttpPort, reserve
 from tests.descriptors import few_descriptors
 from tests.serving.http.talking import echo
 

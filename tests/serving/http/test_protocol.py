@@ -346,7 +346,7 @@ def test_a_client_that_leaves_while_it_waits_breaks_nothing(address, processor):
 
 
 def test_a_reply_that_cannot_be_written_is_a_500_and_not_a_silence(address, monkeypatch):
-    from serving.codecs import tfs_rest
+    from freshet_serving.serving.codecs import tfs_rest
 
     with monkeypatch.context() as broken:
         broken.setattr(tfs_rest, "encode", lambda *_: 1 / 0)

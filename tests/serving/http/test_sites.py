@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.http import sites
+from freshet_serving.serving.http import sites
 
 OWN = [
     {},

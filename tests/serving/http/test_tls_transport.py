@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from serving.http import tls_transport
+from freshet_serving.serving.http import tls_transport
 from tests.serving.access.certified import Authority
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.test_protocol import BODY, SCORED, post, read_reply
@@ -150,7 +150,7 @@ def test_only_clients_with_a_certificate_of_the_authority_get_through(authority,
 
 
 def test_certificates_change_under_load_and_no_request_fails(authority, monkeypatch):
-    monkeypatch.setattr("serving.access.credentials.LOOK_S", 0.01)
+    monkeypatch.setattr("freshet_serving.serving.access.credentials.LOOK_S", 0.01)
     with speaking(authority, name="rotating") as server:
         context = authority.client()
         until(lambda: ask(server.http_address, context, "GET", "/v2/health/ready")[0] == 200)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from serving.loading.priority import NICE, bulk_threads, give_way
+from freshet_serving.serving.loading.priority import NICE, bulk_threads, give_way
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.errors import BadInput
-from serving.loading.triton_config import MAX_DEPTH, parse, remarks
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.loading.triton_config import MAX_DEPTH, parse, remarks
 from tests.serving.fakes import PACKED
 
 TEXT = """

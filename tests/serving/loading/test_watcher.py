@@ -1,7 +1,7 @@
 import logging
 import threading
 
-from serving.loading.watcher import MAX_BACKOFF_S, Watcher
+from freshet_serving.serving.loading.watcher import MAX_BACKOFF_S, Watcher
 
 
 class Countdown:

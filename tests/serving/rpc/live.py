@@ -7,15 +7,15 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.codecs.messages import message
-from serving.front.exchange import Exchanges
-from serving.front.model_control import nothing_to_control
-from serving.front.shared_memory import Regions
-from serving.front_options import FrontOptions
-from serving.http.port import reserve
-from serving.lifecycle import Lifecycle
-from serving.rpc.rpc_port import RpcPort
-from serving.telemetry.metrics import Metrics
+from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.front.exchange import Exchanges
+from freshet_serving.serving.front.model_control import nothing_to_control
+from freshet_serving.serving.front.shared_memory import Regions
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.http.port import reserve
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.rpc.rpc_port import RpcPort
+from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.serving.fakes import FakeProcessor
 
 WAIT_S = 30

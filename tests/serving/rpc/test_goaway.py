@@ -9,9 +9,9 @@ import threading
 import grpc
 import pytest
 
-from serving.rpc import goaway
-from serving.rpc.goaway import say_goaway
-from serving.rpc.port_sockets import FRAME
+from freshet_serving.serving.rpc import goaway
+from freshet_serving.serving.rpc.goaway import say_goaway
+from freshet_serving.serving.rpc.port_sockets import FRAME
 from tests.serving.rpc.live import WAIT_S, Live, request
 from tests.waiting import until
 

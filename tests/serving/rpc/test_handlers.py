@@ -5,11 +5,11 @@ import threading
 
 import grpc
 
-from processor.errors import Expired, Overloaded
-from processor.features.limits import RequestLimits
-from serving.codecs.messages import message
-from serving.telemetry.logs import AccessLog
-from serving.telemetry.tracing import Trace
+from freshet_serving.processor.errors import Expired, Overloaded
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.telemetry.logs import AccessLog
+from freshet_serving.serving.telemetry.tracing import Trace
 from tests.serving.fakes import FakeProcessor
 from tests.serving.rpc.live import WAIT_S, Live, predict_request, refused, request, scores, tfs_predict
 from tests.waiting import until

@@ -5,13 +5,13 @@ import threading
 import grpc
 import pytest
 
-from processor.clock import SystemClock
-from serving.access.access_guard import AccessGuard
-from serving.access.key_file import ApiKeys, AskLimits
-from serving.access.meters import Meters, meter_memory
-from serving.access.scopes import OPEN, RPC_SCOPES, SCOPES
-from serving.front.shared_memory import Regions
-from serving.rpc.handlers import address_of
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.serving.access.access_guard import AccessGuard
+from freshet_serving.serving.access.key_file import ApiKeys, AskLimits
+from freshet_serving.serving.access.meters import Meters, meter_memory
+from freshet_serving.serving.access.scopes import OPEN, RPC_SCOPES, SCOPES
+from freshet_serving.serving.front.shared_memory import Regions
+from freshet_serving.serving.rpc.handlers import address_of
 from tests.serving.rpc.live import WAIT_S, Live, predict_request, request, rpc_services, scores, tfs_predict
 
 pytestmark = pytest.mark.e2e

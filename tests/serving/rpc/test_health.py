@@ -1,6 +1,6 @@
 import grpc
 
-from serving.codecs.messages import message
+from freshet_serving.serving.codecs.messages import message
 from tests.serving.rpc.live import WAIT_S, Live, refused, request, scores
 
 

@@ -1,7 +1,7 @@
 import grpc
 import pytest
 
-from serving.codecs.messages import message
+from freshet_serving.serving.codecs.messages import message
 from tests.serving.rpc.live import WAIT_S, Live, refused, request, scores
 
 

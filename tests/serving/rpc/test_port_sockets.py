@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from serving.rpc import port_sockets
-from serving.rpc.port_sockets import FRAME, descriptors, silent_s, sockets_of, tell, unread_nbytes
+from freshet_serving.serving.rpc import port_sockets
+from freshet_serving.serving.rpc.port_sockets import FRAME, descriptors, silent_s, sockets_of, tell, unread_nbytes
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed on Linux only")

@@ -1,4 +1,4 @@
-from serving.codecs.messages import message
+from freshet_serving.serving.codecs.messages import message
 from tests.serving.rpc.live import WAIT_S, Live
 
 

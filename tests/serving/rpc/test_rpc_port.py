@@ -8,9 +8,9 @@ import sys
 import grpc
 import pytest
 
-from serving.front.holdings import Connections
-from serving.rpc import goaway, rpc_port
-from serving.rpc.rpc_port import MAX_METADATA_NBYTES
+from freshet_serving.serving.front.holdings import Connections
+from freshet_serving.serving.rpc import goaway, rpc_port
+from freshet_serving.serving.rpc.rpc_port import MAX_METADATA_NBYTES
 from tests.serving.fakes import FakeProcessor
 from tests.serving.rpc.live import WAIT_S, Live, refused, request, scores
 from tests.waiting import until

@@ -8,7 +8,7 @@ import ssl
 import grpc
 import pytest
 
-from serving.access.certificates import Certificates
+from freshet_serving.serving.access.certificates import Certificates
 from tests.serving.access.certified import Authority
 from tests.serving.rpc.live import WAIT_S, Live, predict_request
 from tests.waiting import until

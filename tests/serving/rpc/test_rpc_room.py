@@ -8,9 +8,9 @@ import time
 import grpc
 import pytest
 
-from serving.front.holdings import Connections
-from serving.rpc import rpc_port, rpc_room
-from serving.rpc.rpc_room import OpenCalls, RpcRoom
+from freshet_serving.serving.front.holdings import Connections
+from freshet_serving.serving.rpc import rpc_port, rpc_room
+from freshet_serving.serving.rpc.rpc_room import OpenCalls, RpcRoom
 from tests.serving.fakes import FakeProcessor
 from tests.serving.rpc.live import WAIT_S, Live, request, scores
 from tests.serving.rpc.test_goaway import PREFACE, frames

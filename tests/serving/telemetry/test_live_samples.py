@@ -2,9 +2,9 @@
 
 import orjson
 
-from serving.lifecycle import Lifecycle
-from serving.telemetry.live_samples import KEPT_S, MOST_MODELS, LiveSamples, _latencies_ms
-from serving.telemetry.metrics import BOUNDS_S, Metrics
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.live_samples import KEPT_S, MOST_MODELS, LiveSamples, _latencies_ms
+from freshet_serving.serving.telemetry.metrics import BOUNDS_S, Metrics
 from tests.serving.fakes import PACKED, FakeProcessor
 
 

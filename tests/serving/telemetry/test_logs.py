@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.clock import FakeClock
-from serving.telemetry import logs
-from serving.telemetry.logs import (
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.serving.telemetry import logs
+from freshet_serving.serving.telemetry.logs import (
     BURST,
     INTERVAL_S,
     AccessLog,
@@ -87,7 +87,7 @@ def test_an_access_log_has_a_share_of_the_requests(caplog):
 def test_a_process_that_dies_of_a_page_that_is_gone_says_so(tmp_path):
     (tmp_path / "table").write_bytes(bytes(1 << 16))
     program = (
-        "import mmap, os, sys; from serving.telemetry.logs import last_words; last_words()\n"
+        "import mmap, os, sys; from freshet_serving.serving.telemetry.logs import last_words; last_words()\n"
         "with open(sys.argv[1], 'r+b') as file: mapped = mmap.mmap(file.fileno(), 0)\n"
         "os.truncate(sys.argv[1], 0); mapped[1 << 15]"
     )

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import BOUNDS_S, OTHERS, PHASE_BOUNDS_S, Counts, Metrics
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.metrics import BOUNDS_S, OTHERS, PHASE_BOUNDS_S, Counts, Metrics
 from tests.serving.fakes import PACKED, FakeProcessor
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.errors import NotReady
-from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import Metrics
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.packages import make_delta
 from tests.processor.mirror.bucket import Bucket
 from tests.processor.mirror.sides import opened, publish

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from processor.errors import BadInput
-from serving.telemetry.otel import OtlpExporter
-from serving.telemetry.tracing import TraceSpan
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.telemetry.otel import OtlpExporter
+from freshet_serving.serving.telemetry.tracing import TraceSpan
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_production_live import INPUTS
 from tests.packages import write_package

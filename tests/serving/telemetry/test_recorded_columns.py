@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow", reason="recording needs pyarrow")
 
-from processor.columns import Ragged, Strings  # noqa: E402
-from processor.errors import Corrupt  # noqa: E402
-from processor.generation import Generation  # noqa: E402
-from processor.package.manifest import Feature, Input, Output  # noqa: E402
-from processor.sessions.request import PredictReply  # noqa: E402
-from serving.telemetry.recorded_columns import RecordedColumns, request_of  # noqa: E402
+from freshet_serving.processor.columns import Ragged, Strings  # noqa: E402
+from freshet_serving.processor.errors import Corrupt  # noqa: E402
+from freshet_serving.processor.generation import Generation  # noqa: E402
+from freshet_serving.processor.package.manifest import Feature, Input, Output  # noqa: E402
+from freshet_serving.processor.sessions.request import PredictReply  # noqa: E402
+from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, request_of  # noqa: E402
 from tests.packages import manifest  # noqa: E402
 
 INPUTS = [

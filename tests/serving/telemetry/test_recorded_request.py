@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="recording needs pyarrow")
 
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from serving.telemetry import recorded_request as module
-from serving.telemetry.recorded_request import find_recorded
-from serving.telemetry.recorder import Recorder
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.serving.telemetry import recorded_request as module
+from freshet_serving.serving.telemetry.recorded_request import find_recorded
+from freshet_serving.serving.telemetry.recorder import Recorder
 from tests.packages import make_inputs, write_package
 
 

@@ -10,21 +10,21 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="recording needs pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
+from freshet_serving.models.data.formats import DataConfig  # noqa: E402
+from freshet_serving.models.data.source import Field  # noqa: E402
+from freshet_serving.models.data.tabular import open_table  # noqa: E402
+from freshet_serving.processor.columns import Ragged, Strings, nbytes_of  # noqa: E402
+from freshet_serving.processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig  # noqa: E402
+from freshet_serving.processor.errors import BadInput  # noqa: E402
+from freshet_serving.processor.generation import Generation  # noqa: E402
+from freshet_serving.processor.package.manifest import Feature, Input, StageEntry  # noqa: E402
+from freshet_serving.processor.package.warmup import dump_warmup  # noqa: E402
+from freshet_serving.serving.codecs import kserve  # noqa: E402
+from freshet_serving.serving.telemetry import recorder as recording  # noqa: E402
+from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, recorded  # noqa: E402
+from freshet_serving.serving.telemetry.recorded_request import find_recorded  # noqa: E402
+from freshet_serving.serving.telemetry.recorder import Recorder, read_requests  # noqa: E402
 from loadtest.load.replay import recorded_payload  # noqa: E402
-from models.data.formats import DataConfig  # noqa: E402
-from models.data.source import Field  # noqa: E402
-from models.data.tabular import open_table  # noqa: E402
-from processor.columns import Ragged, Strings, nbytes_of  # noqa: E402
-from processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig  # noqa: E402
-from processor.errors import BadInput  # noqa: E402
-from processor.generation import Generation  # noqa: E402
-from processor.package.manifest import Feature, Input, StageEntry  # noqa: E402
-from processor.package.warmup import dump_warmup  # noqa: E402
-from serving.codecs import kserve  # noqa: E402
-from serving.telemetry import recorder as recording  # noqa: E402
-from serving.telemetry.recorded_columns import RecordedColumns, recorded  # noqa: E402
-from serving.telemetry.recorded_request import find_recorded  # noqa: E402
-from serving.telemetry.recorder import Recorder, read_requests  # noqa: E402
 from tests.packages import make_inputs, manifest, write_package  # noqa: E402
 from tests.waiting import until  # noqa: E402
 

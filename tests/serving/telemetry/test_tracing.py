@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from processor.generation import Generation
-from processor.sessions.request import Timing
-from serving.telemetry import tracing as tracing_module
-from serving.telemetry.tracing import Trace, Tracer, spans_of
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.sessions.request import Timing
+from freshet_serving.serving.telemetry import tracing as tracing_module
+from freshet_serving.serving.telemetry.tracing import Trace, Tracer, spans_of
 from tests.waiting import until
 
 TRACE_ID, PARENT_ID = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7

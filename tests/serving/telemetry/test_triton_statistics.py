@@ -1,9 +1,9 @@
 """Triton's statistics: they move with every request, and add up over processes."""
 
-from processor.sessions.request import Timing
-from processor.watching.stats import GroupStats, SessionStats
-from serving.telemetry.triton_statistics import AnswerCounts, document
-from serving.workers.worker_counts import add
+from freshet_serving.processor.sessions.request import Timing
+from freshet_serving.processor.watching.stats import GroupStats, SessionStats
+from freshet_serving.serving.telemetry.triton_statistics import AnswerCounts, document
+from freshet_serving.serving.workers.worker_counts import add
 
 GROUP = GroupStats(1, 0, SessionStats(batches=2, requests=3))
 # Of 10 s: 2 s sparse, 5 s dense, 3 s for what is left.

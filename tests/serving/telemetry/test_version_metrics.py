@@ -6,8 +6,8 @@ import subprocess
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.lifecycle import Lifecycle
-from serving.telemetry.metrics import Metrics
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.serving.fakes import FakeProcessor
 
 

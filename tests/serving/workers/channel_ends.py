@@ -3,7 +3,7 @@
 import os
 from contextlib import contextmanager
 
-from serving.workers.channel import Channel
+from freshet_serving.serving.workers.channel import Channel
 
 
 @contextmanager

@@ -6,9 +6,9 @@ import os
 import threading
 from concurrent.futures import Future
 
-from processor.memory import attach
-from processor.versions.control import IDLE, PINS, WORDS, ControlWords
-from serving.workers.channel import Gone
+from freshet_serving.processor.memory import attach
+from freshet_serving.processor.versions.control import IDLE, PINS, WORDS, ControlWords
+from freshet_serving.serving.workers.channel import Gone
 
 
 class FakeWorker:

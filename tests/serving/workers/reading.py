@@ -13,11 +13,11 @@ import threading
 
 import numpy as np
 
-from processor.clock import SystemClock
-from processor.sessions.group import GroupOptions
-from serving.workers.changes import Receiver
-from serving.workers.channel import Channel
-from serving.workers.parcel import Unpacker
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.sessions.group import GroupOptions
+from freshet_serving.serving.workers.changes import Receiver
+from freshet_serving.serving.workers.channel import Channel
+from freshet_serving.serving.workers.parcel import Unpacker
 from tests.packages import DIM, make_inputs, row_of
 
 READERS = 3

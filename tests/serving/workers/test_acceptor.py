@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from serving.workers.acceptor import Acceptor
+from freshet_serving.serving.workers.acceptor import Acceptor
 from tests.descriptors import few_descriptors
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.clock import SystemClock
-from processor.errors import BadInput, Corrupt
-from processor.generation import Generation
-from processor.package.version import VersionReader, table_file
-from processor.sessions.group import GroupOptions
-from processor.tables.table import ServedTable
-from processor.versions.control import PINS, WORDS, Entry
-from processor.versions.served_version import ServedVersion
-from serving.workers.changes import Receiver, Sender
-from serving.workers.channel import Channel
-from serving.workers.parcel import Unpacker
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.version import VersionReader, table_file
+from freshet_serving.processor.sessions.group import GroupOptions
+from freshet_serving.processor.tables.table import ServedTable
+from freshet_serving.processor.versions.control import PINS, WORDS, Entry
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.serving.workers.changes import Receiver, Sender
+from freshet_serving.serving.workers.channel import Channel
+from freshet_serving.serving.workers.parcel import Unpacker
 from tests.descriptors import settled_fds
 from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.errors import Conflict, FreshetError
-from serving.workers import channel as channel_module
-from serving.workers.channel import Channel, Gone, Starved, refusal
+from freshet_serving.processor.errors import Conflict, FreshetError
+from freshet_serving.serving.workers import channel as channel_module
+from freshet_serving.serving.workers.channel import Channel, Gone, Starved, refusal
 from tests.descriptors import few_descriptors, open_fds, settled_fds
 from tests.serving.workers import channel_ends
 from tests.serving.workers.channel_ends import memfd

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from processor.errors import FreshetError, NotReady
-from serving.front_options import FrontOptions
-from serving.workers import fleet as fleet_module
-from serving.workers.channel import Gone
-from serving.workers.fleet import Fleet, WorkerProcess, WorkerSettings
+from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.workers import fleet as fleet_module
+from freshet_serving.serving.workers.channel import Gone
+from freshet_serving.serving.workers.fleet import Fleet, WorkerProcess, WorkerSettings
 from tests.serving.workers.fakes import FakeWorker
 from tests.waiting import until
 

@@ -8,18 +8,18 @@ import weakref
 
 import pytest
 
-from processor.chain.ledger import Ledger
-from processor.errors import BadInput, NotFound, NotReady
-from processor.generation import Generation
-from processor.overview import model_stats
-from processor.package.delta import write_delta
-from processor.versions.control import IDLE, PINS
-from processor.versions.routes import VersionStatus
-from processor.watching.sketch import Block, Sketch
-from serving.serve_config import ServeConfig
-from serving.workers import fleet_host as host_module
-from serving.workers.fleet_host import FleetHost
-from serving.workers.worker_counts import trial_key
+from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.errors import BadInput, NotFound, NotReady
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.overview import model_stats
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.versions.control import IDLE, PINS
+from freshet_serving.processor.versions.routes import VersionStatus
+from freshet_serving.processor.watching.sketch import Block, Sketch
+from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.workers import fleet_host as host_module
+from freshet_serving.serving.workers.fleet_host import FleetHost
+from freshet_serving.serving.workers.worker_counts import trial_key
 from tests.leases import unleased
 from tests.packages import make_delta, write_package
 from tests.serving.workers.fakes import FakeFleet, FakeWorker

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from serving.workers.channel import Channel, Gone
-from serving.workers.nursery import Nursery
+from freshet_serving.serving.workers.channel import Channel, Gone
+from freshet_serving.serving.workers.nursery import Nursery
 
 WAIT_S = 60
 

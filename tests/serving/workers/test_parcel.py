@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from processor.memory import reserve, share
-from serving.workers.parcel import Parcel, Unpacker
+from freshet_serving.processor.memory import reserve, share
+from freshet_serving.serving.workers.parcel import Parcel, Unpacker
 from tests.descriptors import open_fds, settled_fds
 from tests.serving.workers import channel_ends
 from tests.serving.workers.channel_ends import memfd

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from processor.clock import SystemClock
-from processor.package.version import VersionReader
-from processor.versions.served_version import ServedVersion
-from serving.workers.changes import Sender
-from serving.workers.channel import Channel
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.serving.workers.changes import Sender
+from freshet_serving.serving.workers.channel import Channel
 from tests.packages import make_delta, write_package
 
 ROOT = Path(__file__).parents[3]

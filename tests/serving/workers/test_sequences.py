@@ -2,7 +2,7 @@
 
 import threading
 
-from serving.workers.sequences import Sequences
+from freshet_serving.serving.workers.sequences import Sequences
 
 WAIT_S = 30
 

@@ -9,18 +9,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from processor.clock import FakeClock
-from processor.errors import BadInput, NotFound, NotReady
-from processor.features.limits import RequestLimits
-from processor.versions.routes import VersionStatus
-from processor.versions.traffic import Traffic
-from serving.access.meters import meter_memory
-from serving.front_options import FrontOptions
-from serving.http.port import new_loop, reserve
-from serving.workers import worker as worker_module
-from serving.workers.channel import Channel
-from serving.workers.fleet import WorkerSettings
-from serving.workers.worker import Worker, WorkerPredictor
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.errors import BadInput, NotFound, NotReady
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.versions.routes import VersionStatus
+from freshet_serving.processor.versions.traffic import Traffic
+from freshet_serving.serving.access.meters import meter_memory
+from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.http.port import new_loop, reserve
+from freshet_serving.serving.workers import worker as worker_module
+from freshet_serving.serving.workers.channel import Channel
+from freshet_serving.serving.workers.fleet import WorkerSettings
+from freshet_serving.serving.workers.worker import Worker, WorkerPredictor
 from tests.descriptors import few_descriptors
 from tests.serving.workers import channel_ends
 

@@ -6,9 +6,9 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.watching.stats import SessionStats
-from serving.telemetry.metrics import BOUNDS_S, Counts
-from serving.workers.worker_counts import Totals, add
+from freshet_serving.processor.watching.stats import SessionStats
+from freshet_serving.serving.telemetry.metrics import BOUNDS_S, Counts
+from freshet_serving.serving.workers.worker_counts import Totals, add
 
 reports = st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 9), max_size=3), max_size=3)
 

@@ -9,11 +9,11 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper, parser
 
-from compiler.frameworks import tf
-from compiler.imports.onnx_graph.bags import find_bags, splits_of
-from compiler.imports.onnx_graph.branches import decided
-from compiler.imports.onnx_graph.translation import Translation, weights_of
-from compiler.imports.onnx_graph.untrusted import read_onnx
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.onnx_graph.bags import find_bags, splits_of
+from freshet_serving.compiler.imports.onnx_graph.branches import decided
+from freshet_serving.compiler.imports.onnx_graph.translation import Translation, weights_of
+from freshet_serving.compiler.imports.onnx_graph.untrusted import read_onnx
 
 ROWS, DIM = 20, 4
 TABLE = np.random.default_rng(3).standard_normal((ROWS, DIM)).astype(np.float32)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from compiler.imports.ops import words
-from processor.errors import BadInput
+from freshet_serving.compiler.imports.ops import words
+from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.onnx_graph.spelled import check_same, made, reference, translated
 
 pytestmark = pytest.mark.tensorflow

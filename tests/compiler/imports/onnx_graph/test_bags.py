@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from compiler.imports.onnx_graph.bags import BAG, find_bags
-from compiler.imports.onnx_graph.branches import decided
-from compiler.imports.onnx_graph.untrusted import read_onnx
-from processor.errors import BadInput
+from freshet_serving.compiler.imports.onnx_graph.bags import BAG, find_bags
+from freshet_serving.compiler.imports.onnx_graph.branches import decided
+from freshet_serving.compiler.imports.onnx_graph.untrusted import read_onnx
+from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.onnx_graph.spelled import (
     MEAN,
     PADDED,

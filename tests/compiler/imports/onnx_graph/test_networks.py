@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.onnx_graph.spelled import check_same, made, translated, written
 
 pytestmark = pytest.mark.tensorflow

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from compiler.imports.onnx_graph import proof
-from compiler.imports.onnx_graph.bags import find_bags
-from compiler.imports.onnx_graph.proof import OnnxProof
-from compiler.imports.onnx_graph.untrusted import read_onnx
-from processor.errors import BadInput
+from freshet_serving.compiler.imports.onnx_graph import proof
+from freshet_serving.compiler.imports.onnx_graph.bags import find_bags
+from freshet_serving.compiler.imports.onnx_graph.proof import OnnxProof
+from freshet_serving.compiler.imports.onnx_graph.untrusted import read_onnx
+from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.onnx_graph.spelled import TABLE, changed, made, torchscript_bag, written
 
 pytestmark = pytest.mark.tensorflow

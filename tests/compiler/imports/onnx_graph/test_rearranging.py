@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from processor.errors import BadInput, TooLarge
+from freshet_serving.processor.errors import BadInput, TooLarge
 from tests.compiler.imports.onnx_graph.spelled import ENDLESS, check_same, made, translated, written
 
 pytestmark = pytest.mark.tensorflow

@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from compiler.imports.importer import ImportOptions, import_model
-from processor.errors import BadInput
-from processor.package.version import VersionReader
+from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.version import VersionReader
 from tests.compiler.imports.foreign import refused
 from tests.compiler.imports.onnx_graph.spelled import (
     MEAN,
@@ -149,7 +149,7 @@ def test_an_output_that_has_no_rows_is_refused(made, tmp_path):
 
 
 def test_a_translation_that_gives_something_else_than_onnx_runtime_is_refused(tmp_path, monkeypatch):
-    from compiler.imports.onnx_graph import translation
+    from freshet_serving.compiler.imports.onnx_graph import translation
 
     monkeypatch.setitem(translation.TRANSLATORS, "Sigmoid", lambda call: call.x())
     assert "from ONNX Runtime's" in not_imported(written(tmp_path / "m.onnx", FIELDS, **WEIGHTS), tmp_path)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from compiler.imports.onnx_graph.translation import weights_of
-from compiler.imports.onnx_graph.untrusted import read_onnx
-from processor.errors import BadInput, TooLarge
+from freshet_serving.compiler.imports.onnx_graph.translation import weights_of
+from freshet_serving.compiler.imports.onnx_graph.untrusted import read_onnx
+from freshet_serving.processor.errors import BadInput, TooLarge
 from tests.compiler.imports.onnx_graph.spelled import check_same, made, translated, written
 
 pytestmark = pytest.mark.tensorflow

@@ -8,9 +8,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from compiler.imports.onnx_graph import untrusted
-from compiler.imports.onnx_graph.untrusted import read_onnx
-from processor.errors import BadInput, FreshetError, TooLarge
+from freshet_serving.compiler.imports.onnx_graph import untrusted
+from freshet_serving.compiler.imports.onnx_graph.untrusted import read_onnx
+from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from tests.compiler.imports.onnx_graph.spelled import MEAN, TABLE, changed, dynamo_bag, truncated, written
 
 pytestmark = pytest.mark.tensorflow

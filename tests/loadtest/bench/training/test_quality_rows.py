@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from freshet_serving.processor.columns import Ragged, Strings
 from loadtest.bench.training.quality_rows import EPOCHS, best_epoch, embedding_ids
-from processor.columns import Ragged, Strings
 
 
 def test_ids_of_the_learned_rows_have_a_row_each_and_all_others_share_one():

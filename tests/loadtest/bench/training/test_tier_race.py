@@ -8,8 +8,8 @@ from rich.console import Console
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from freshet_serving.models.embedding import tiered_rows
 from loadtest.bench.training import tier_race
-from models.embedding import tiered_rows
 
 pytestmark = pytest.mark.tensorflow
 

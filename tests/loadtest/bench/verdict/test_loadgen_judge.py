@@ -1,8 +1,8 @@
 import numpy as np
 
+from freshet_serving.serving.codecs.messages import message
 from loadtest.bench.verdict import dcnv2_shape as shape
 from loadtest.bench.verdict.loadgen_judge import page, prepared, verdicts
-from serving.codecs.messages import message
 
 
 def run(valid, due, scenario="Server", **more):

@@ -10,7 +10,7 @@ import threading
 import pytest
 import redis
 
-from processor.tables.remote.store import StoreReply
+from freshet_serving.processor.tables.remote.store import StoreReply
 from tests.waiting import until
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from processor.clock import SystemClock
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.tables.remote.settings import RemoteConfig, open_store
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.tables.remote.settings import RemoteConfig, open_store
 from tests.packages import make_inputs, make_weights, reference, tag_id
 
 USERS = range(2000)

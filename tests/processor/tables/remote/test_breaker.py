@@ -1,5 +1,5 @@
-from processor.clock import FakeClock
-from processor.tables.remote.breaker import OPEN_AFTER, PAUSE_S, Breaker
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.tables.remote.breaker import OPEN_AFTER, PAUSE_S, Breaker
 
 
 def failing(breaker, times):

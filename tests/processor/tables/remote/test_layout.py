@@ -5,9 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.errors import BadInput, Corrupt
-from processor.kernels.bucket_bytes import FOUND, LOST, NOWHERE
-from processor.tables.remote.layout import COMPLETE, PUSHING, ROWS_PER_BUCKET, SHARDS, StoredTable, parse_marker
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.kernels.bucket_bytes import FOUND, LOST, NOWHERE
+from freshet_serving.processor.tables.remote.layout import (
+    COMPLETE,
+    PUSHING,
+    ROWS_PER_BUCKET,
+    SHARDS,
+    StoredTable,
+    parse_marker,
+)
 from tests.packages import manifest
 
 keys = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 20)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from processor.errors import BadInput, Conflict
-from processor.package.version import VersionReader
-from processor.tables.remote.push import drop, push
+from freshet_serving.processor.errors import BadInput, Conflict
+from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.tables.remote.push import drop, push
 from tests.packages import write_package
 from tests.processor.tables.remote.fakes import needs_redis
 from tests.processor.tables.remote.processors import PROBE, USERS, assert_scores, opened, processor

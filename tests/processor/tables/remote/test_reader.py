@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.clock import FakeClock, SystemClock
-from processor.errors import NotReady
-from processor.package.version import VersionReader, table_file
-from processor.tables.remote.push import drop, push
-from processor.tables.remote.reader import RemoteTables
-from processor.tables.remote.settings import RemoteConfig
-from processor.versions.replica import Replica
-from processor.versions.served_version import ServedVersion
+from freshet_serving.processor.clock import FakeClock, SystemClock
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.package.version import VersionReader, table_file
+from freshet_serving.processor.tables.remote.push import drop, push
+from freshet_serving.processor.tables.remote.reader import RemoteTables
+from freshet_serving.processor.tables.remote.settings import RemoteConfig
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.packages import DIM, make_delta, make_inputs, open_version, row_of, tag_id, write_package
 from tests.processor.tables.remote.fakes import MemoryStore
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from redis.exceptions import RedisError
 
-from processor.clock import FakeClock
-from processor.engine import PredictRequest, Processor, ProcessorConfig
-from processor.errors import BadInput, NotReady
-from processor.tables.remote.breaker import OPEN_AFTER, PAUSE_S
-from processor.tables.remote.push import drop, push
-from processor.tables.remote.redis import ReplyBound
-from processor.tables.remote.settings import RemoteConfig
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.tables.remote.breaker import OPEN_AFTER, PAUSE_S
+from freshet_serving.processor.tables.remote.push import drop, push
+from freshet_serving.processor.tables.remote.redis import ReplyBound
+from freshet_serving.processor.tables.remote.settings import RemoteConfig
 from tests.descriptors import few_descriptors
 from tests.packages import make_delta, make_inputs, make_weights, reference
 from tests.processor.tables.remote.fakes import Impostor, RedisServer, free_ports, needs_redis

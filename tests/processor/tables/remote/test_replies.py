@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
 
-from processor.tables.remote import replies
-from processor.tables.remote.replies import MalformedReply, Moved, ReplyReader
+from freshet_serving.processor.tables.remote import replies
+from freshet_serving.processor.tables.remote.replies import MalformedReply, Moved, ReplyReader
 
 
 class Wire:

@@ -3,10 +3,10 @@ import sys
 
 import pytest
 
-from processor.clock import SystemClock
-from processor.errors import BadInput
-from processor.extras import how_to_install
-from processor.tables.remote.settings import RemoteConfig, open_store
+from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.extras import how_to_install
+from freshet_serving.processor.tables.remote.settings import RemoteConfig, open_store
 
 
 def config(**changes):
@@ -48,7 +48,7 @@ def test_a_url_that_cannot_be_read_is_refused_without_being_quoted(url):
 
 
 def test_a_server_without_remote_tables_does_not_load_the_redis_client():
-    code = "import sys, processor.engine; print('redis' in sys.modules)"
+    code = "import sys, freshet_serving.processor.engine; print('redis' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
 
@@ -56,8 +56,8 @@ def test_a_server_without_remote_tables_does_not_load_the_redis_client():
 def test_without_the_client_the_message_says_what_to_install():
     code = (
         "import sys; sys.modules['redis'] = None\n"
-        "from processor.clock import SystemClock\n"
-        "from processor.tables.remote.settings import open_store\n"
+        "from freshet_serving.processor.clock import SystemClock\n"
+        "from freshet_serving.processor.tables.remote.settings import open_store\n"
         "open_store('redis://h', 1.0, SystemClock())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

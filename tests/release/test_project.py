@@ -1,0 +1,79 @@
+"""The wheel in a project whose own packages are called processor, compiler, models and serving."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.release.newcomer import ROOT
+from tests.release.state import git
+
+TOOLS = ROOT / ".venv" / "tools" / "bin" / "python"
+CORE = (
+    "tests/processor/package",
+    "tests/processor/features",
+    "tests/processor/tables",
+    "tests/processor/sessions",
+    "tests/serving/codecs",
+    "tests/models/embedding",
+    "tests/models/publishing",
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Return a folder that the wheel is unpacked in."""
+    if not TOOLS.exists():
+        pytest.skip("build tools are not installed: make .venv/.tools")
+    work = tmp_path_factory.mktemp("wheel")
+    for name in filter(None, git(ROOT, "ls-files", "-z").split("\0")):
+        source, target = ROOT / name, work / "tree" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink() or source.is_file():
+            shutil.copyfile(source, target, follow_symlinks=False)
+    build = [TOOLS, "-c", "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])", work / "out"]
+    (work / "out").mkdir()
+    subprocess.run(build, cwd=work / "tree", check=True, capture_output=True)
+    (wheel,) = (work / "out").glob("*.whl")
+    shutil.unpack_archive(wheel, work / "site", "zip")
+    return work / "site"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """Return a project that has tests of ours, and packages of its own that must not be imported."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("processor", "compiler", "models", "serving"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(f"raise SystemExit('own {name} was imported')\n")
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for name in ("docs", "examples"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def run(*arguments, cwd, site):
+    """Run a fresh interpreter that finds the wheel before an editable installation."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COVERAGE"))}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**env, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+@pytest.mark.long
+def test_core_tests_pass_from_the_wheel_beside_packages_of_the_same_names(site, project):
+    found = run("-c", "import freshet_serving.processor.engine as e; print(e.__file__)", cwd=project, site=site)
+    assert found.stdout.strip() == str(site / "freshet_serving" / "processor" / "engine.py"), found.stderr
+
+    done = run("-m", "pytest", "-q", "-x", "-m", "not long", "-p", "no:cacheprovider", *CORE, cwd=project, site=site)
+
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
