@@ -43,7 +43,7 @@ class Reporter(Protocol):
         """Notes one line worth keeping."""
 
 
-class Quiet:
+class SilentReporter:
     """A Reporter that says nothing."""
 
     def begin(self, what: str, total: int | None) -> None: ...
@@ -51,7 +51,7 @@ class Quiet:
     def note(self, text: str) -> None: ...
 
 
-class Bars:
+class ProgressBarReporter:
     """A Reporter on a terminal: one bar a part, notes above the bars."""
 
     def __init__(self, progress: Progress, console: Console) -> None:
@@ -72,7 +72,7 @@ class Bars:
 
 
 @contextmanager
-def bars(console: Console) -> Iterator[Bars]:
+def progress_bars(console: Console) -> Iterator[ProgressBarReporter]:
     """Progress bars while the block runs; plain notes only where there is no terminal."""
     columns = (
         TextColumn("{task.description}"),
@@ -82,4 +82,4 @@ def bars(console: Console) -> Iterator[Bars]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        yield Bars(progress, console)
+        yield ProgressBarReporter(progress, console)

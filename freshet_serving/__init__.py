@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from freshet_serving.processor.errors import NotFound as NotFound
     from freshet_serving.processor.errors import NotReady as NotReady
     from freshet_serving.processor.errors import Overloaded as Overloaded
-    from freshet_serving.processor.errors import StandsOnUndone as StandsOnUndone
+    from freshet_serving.processor.errors import ParentRolledBack as ParentRolledBack
     from freshet_serving.processor.errors import TooLarge as TooLarge
     from freshet_serving.processor.features.stage import Stage as Stage
     from freshet_serving.processor.features.stage import StageRuntime as StageRuntime
     from freshet_serving.serving.client.client import AsyncClient as AsyncClient
     from freshet_serving.serving.client.client import Client as Client
     from freshet_serving.serving.client.prediction import Prediction as Prediction
-    from freshet_serving.serving.client.retry import Lost as Lost
+    from freshet_serving.serving.client.retry import ConnectionLost as ConnectionLost
     from freshet_serving.serving.client.retry import Retry as Retry
 
 _MODULES = {
@@ -61,13 +61,13 @@ _MODULES = {
         "NotFound",
         "NotReady",
         "Overloaded",
-        "StandsOnUndone",
+        "ParentRolledBack",
         "TooLarge",
     ),
     "freshet_serving.processor.features.stage": ("Stage", "StageRuntime"),
     "freshet_serving.serving.client.client": ("AsyncClient", "Client"),
     "freshet_serving.serving.client.prediction": ("Prediction",),
-    "freshet_serving.serving.client.retry": ("Lost", "Retry"),
+    "freshet_serving.serving.client.retry": ("ConnectionLost", "Retry"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 # What a type checker reads is the imports above; a test compares the two.

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.models.training.publication import publish_version
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.kernels.hashing import init_rows
-from freshet_serving.processor.mirror.repositories import open_repository
 from freshet_serving.processor.package.delta import SUFFIX, Delta, TableDelta, write_delta
 from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.mirror.repositories import open_repository
 
 MODEL = "bench"
 TABLES, FLOATS, DIM = 26, 13, 16
@@ -94,7 +94,7 @@ def write_deltas(repository: Path | str, rows: int, count: int, out: Path) -> It
     if rows < 1 or count < 1:
         raise BadInput(f"rows and count: 1 or more wanted, got {rows} and {count}")
     version = store.version(MODEL)
-    history = Ledger.of(version).history
+    history = ChangeLog.of(version).history
     parent, first = history.head.step, history.top + 1
     out.mkdir(parents=True, exist_ok=True)
     for step in range(first, first + count):

@@ -10,8 +10,7 @@ backends    what runs dense graphs, one module a library, and what a batch costs
 features    the sparse graph: a request's named inputs in, the dense graph's input out
 tables      embedding tables: rows in memory, on disk, in a row store
 kernels     what Numba compiles
-chain       what a version serves, as records in its folder: followed, written
-mirror      repositories in object stores, and the local folders that stand for them
+repository  versions, change logs and signatures, in folders and object stores
 package     the on-disk format; numpy alone
 eas         DeepRec's messages
 capi        DeepRec Processor's C interface
@@ -20,8 +19,8 @@ columns     the shapes in which feature values travel
 errors      every error a caller can meet, and which pass by themselves
 extras      libraries that may be missing, and what brings them
 memory      memory that other processes can map
-standing_thread  threads made at the start, for where memory is short there are no more
-allowance   how many cores and how much memory this process may take
+standby_thread   threads made at the start, for where memory is short there are no more
+resource_limits  how many cores and how much memory this process may take
 cores       cpusets and memory nodes
 machine     what this machine's processor can do
 options     what a field of a dataclass of options says of itself
@@ -29,9 +28,7 @@ clock       time as a collaborator
 """
 
 __all__ = [
-    "allowance",
     "backends",
-    "chain",
     "clock",
     "columns",
     "cores",
@@ -45,12 +42,13 @@ __all__ = [
     "kernels",
     "machine",
     "memory",
-    "mirror",
     "options",
     "overview",
     "package",
+    "repository",
+    "resource_limits",
     "sessions",
-    "standing_thread",
+    "standby_thread",
     "tables",
     "versions",
     "watching",

@@ -96,7 +96,7 @@ def first_value(column: Column | None) -> bytes | None:
 
 def nbytes_of(inputs: Mapping[str, Column]) -> int:
     """Memory that a request's values take."""
-    return inputs.places.nbytes if type(inputs) is Packed else sum(map(_nbytes, inputs.values()))
+    return inputs.places.nbytes if type(inputs) is PackedColumns else sum(map(_nbytes, inputs.values()))
 
 
 def _nbytes(column: Column) -> int:
@@ -108,7 +108,7 @@ def _nbytes(column: Column) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ColumnLayout:
     """A plain column inside a buffer: rows of `columns` values (0: shape [rows]), the first at byte `offset`."""
 
     name: str
@@ -119,15 +119,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class BufferLayout:
     """The places of columns behind a header. Made once for a header and shared by all its requests: equal only to
     itself, so that whatever is derived from it can be found by it. nbytes: of all columns together."""
 
-    columns: tuple[Place, ...]
+    columns: tuple[ColumnLayout, ...]
     nbytes: int
 
 
-class Packed(Mapping[str, Column]):
+class PackedColumns(Mapping[str, Column]):
     """Columns in a buffer, from byte `start`; as a mapping, views of it (copies where the buffer is not aligned).
 
     The caller has checked that start + places.nbytes bytes are there.
@@ -135,7 +135,7 @@ class Packed(Mapping[str, Column]):
 
     __slots__ = ("buffer", "places", "start")
 
-    def __init__(self, buffer: bytes, start: int, places: Places) -> None:
+    def __init__(self, buffer: bytes, start: int, places: BufferLayout) -> None:
         self.buffer, self.start, self.places = buffer, start, places
 
     def __getitem__(self, name: str) -> Column:

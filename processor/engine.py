@@ -27,9 +27,9 @@ from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import UNDO_DEPTH
-from freshet_serving.processor.mirror.repositories import open_repository
 from freshet_serving.processor.overview import describe
-from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.repository.mirror.repositories import open_repository
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.request import PredictReply, PredictRequest
@@ -37,19 +37,19 @@ from freshet_serving.processor.sessions.session_options import GroupConfig, Sess
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
 from freshet_serving.processor.tables.remote.settings import RemoteConfig
-from freshet_serving.processor.versions.change_results import Applied
+from freshet_serving.processor.versions.change_results import ApplyResult
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.watching.canary_judge import CanaryEvidence
 from freshet_serving.processor.watching.delta_guard import ON
-from freshet_serving.processor.watching.judge import Evidence
 from freshet_serving.processor.watching.sketch import Sketch
-from freshet_serving.processor.watching.stats import Compared
+from freshet_serving.processor.watching.stats import ShadowComparison
 
 __all__ = [
-    "Applied",
+    "ApplyResult",
     "GroupConfig",
     "ModelPolicy",
     "PredictReply",
@@ -67,7 +67,8 @@ class ProcessorConfig(SessionConfig):
     store, or None. budgets: memory for the rows of tables, or None. policies: by model. delta_guard: see ModelHost.
     limits: of requests. max_staleness_s: see ModelHost. strict: a model that is there and cannot be served ends the
     start; else the others are served. keyring: whom what is served has to be signed by.
-    mirror, mirror_bytes: see processor.mirror.repositories. The rest: see processor.sessions.session_options."""
+    mirror, mirror_bytes: see processor.repository.mirror.repositories. The rest: see
+    processor.sessions.session_options."""
 
     repository: str
     models: list[str] | None = None
@@ -130,15 +131,15 @@ class Processor(Predictor, ModelHost):
         """See Predictor.route."""
         return cast(Replica, self._model(model).routes.route(version, label, key).replicas)
 
-    def rerouted(self) -> None:
-        """See ModelHost.rerouted."""
+    def on_routes_changed(self) -> None:
+        """See ModelHost.on_routes_changed."""
         # Models change side by side: nobody may follow older routes after newer ones.
         with self._following:
             routes = {name: model.routes for name, model in self._models.items()}
             shadows = {name: cast(Replica, r.shadow.replicas) for name, r in routes.items() if r.shadow is not None}
             pairs = [pair for r in routes.values() for pair in r.trials()]
             trials = [(cast(Replica, canary.replicas), cast(Replica, baseline.replicas)) for canary, baseline in pairs]
-            self.follow({name: r.traffic for name, r in routes.items()}, shadows, trials)
+            self.update_traffic({name: r.traffic for name, r in routes.items()}, shadows, trials)
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
@@ -186,14 +187,14 @@ class Processor(Predictor, ModelHost):
         """See ModelHost.lookups."""
         return self._groups.counts(cast(Replica, version.replicas))
 
-    def shadowed(self, version: ServedVersion) -> Compared | None:
-        """See ModelHost.shadowed."""
-        return self.compared().get((version.manifest.model, version.manifest.version))
+    def shadow_comparison(self, version: ServedVersion) -> ShadowComparison | None:
+        """See ModelHost.shadow_comparison."""
+        return self.shadow_comparisons().get((version.manifest.model, version.manifest.version))
 
-    def tried(self, canary: ServedVersion, baseline: ServedVersion) -> Evidence:
-        """See ModelHost.tried."""
+    def canary_evidence(self, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence:
+        """See ModelHost.canary_evidence."""
         pair = cast(Replica, canary.replicas), cast(Replica, baseline.replicas)
-        return self.evidence().get(pair) or Evidence.none(len(canary.manifest.outputs))
+        return self.evidence().get(pair) or CanaryEvidence.none(len(canary.manifest.outputs))
 
     def sketch(self, version: ServedVersion) -> Sketch:
         """See ModelHost.sketch."""

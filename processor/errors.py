@@ -8,8 +8,8 @@ FreshetError                  500 INTERNAL
 │   └── UnknownVersion        404 NOT_FOUND           no such version or label; carries those that there are
 ├── Conflict                  409 ABORTED             a delta that does not continue the chain
 │   ├── Diverged              409 ABORTED             what is on disk is not what is served under its name
-│   ├── KeyWanted             409 ABORTED             what is to be written has to be signed, and there is no key
-│   └── StandsOnUndone        409 ABORTED             what the publisher's trainer stands on is served no more
+│   ├── SigningKeyRequired             409 ABORTED             what is to be written has to be signed, and there is no
+key │   └── ParentRolledBack        409 ABORTED             what the publisher's trainer stands on is served no more
 ├── TooLarge                  413 RESOURCE_EXHAUSTED  beyond a stated limit
 ├── Overloaded                429 RESOURCE_EXHAUSTED  shed; carries retry_after_s
 ├── NotReady                  503 UNAVAILABLE         loading, draining or closed
@@ -79,11 +79,11 @@ class Diverged(Conflict):
         self.file = file
 
 
-class KeyWanted(Conflict):
+class SigningKeyRequired(Conflict):
     pass
 
 
-class StandsOnUndone(Conflict):
+class ParentRolledBack(Conflict):
     pass
 
 
@@ -133,8 +133,14 @@ MAX_NAMES = 10_000
 """Names beyond these are not looked at: a folder may hold millions."""
 
 
+RENAMED = {"import_processor_s": "import_cpu_s", "max_bodies_bytes": "max_inflight_body_bytes"}
+"""Options of before -> what they are called now."""
+
+
 def nearest(name: str, names: Collection[str]) -> str:
-    """Return a hint for an unknown name: ' (did you mean ...?)', or ''."""
+    """Return a hint for an unknown name: ' (renamed to ...)', ' (did you mean ...?)', or ''."""
+    if now := RENAMED.get(name.lstrip("-").replace("-", "_")):
+        return f" (renamed to {'--' + now.replace('_', '-') if name.startswith('--') else now})"
     close = difflib.get_close_matches(name, list(names)[:MAX_NAMES], n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

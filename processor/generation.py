@@ -5,7 +5,7 @@
   to any state inside that run: its rows are the run's last values.
 - Rollback goes back over applied deltas, newest first, at most `undo_depth` of them.
 
-Which delta comes next, and what was undone, the records on disk say (processor.chain.history).
+Which delta comes next, and what was undone, the records on disk say (processor.repository.log.history).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNDO_DEPTH = 16
 @dataclass(frozen=True, slots=True, order=True)
 class Generation:
     """The exact state that answered a request: (version, step), written `3.17`. digest: of its content, 32 hexadecimal
-    digits (processor.chain.chain_record), or "" where it is not known; it takes no part in comparing."""
+    digits (processor.repository.log.chain_record), or "" where it is not known; it takes no part in comparing."""
 
     version: int
     step: int
@@ -50,7 +50,7 @@ class Position:
     step: int = 0
     undoable: list[int] = field(default_factory=list)
 
-    def check(self, model: str, version: int, step: int, parent_step: int, compacted: bool) -> None:
+    def check_parent(self, model: str, version: int, step: int, parent_step: int, compacted: bool) -> None:
         """Raises BadInput or Conflict unless such a delta continues the chain."""
         if model != self.model:
             raise BadInput(f"delta: for model {model[:64]!r}, wanted {self.model!r}")

@@ -50,7 +50,7 @@ class SharedMap(mmap.mmap):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Handle:
+class ArrayHandle:
     """The place of an array's bytes: offset bytes into the file of `mapping`. C order."""
 
     mapping: SharedMap
@@ -123,7 +123,7 @@ def gather(arrays: Sequence[NDArray[Any]], name: str) -> list[NDArray[Any]]:
     return copies
 
 
-def share(arrays: Sequence[NDArray[Any]], name: str) -> list[Handle]:
+def share(arrays: Sequence[NDArray[Any]], name: str) -> list[ArrayHandle]:
     """A handle for each array. Those that lie in no mapping are copied, together into one reservation."""
     mappings = [_mapping(a) if a.flags.c_contiguous else None for a in arrays]
     strays = [np.ascontiguousarray(a) for a, m in zip(arrays, mappings) if m is None]
@@ -135,7 +135,7 @@ def share(arrays: Sequence[NDArray[Any]], name: str) -> list[Handle]:
             mapping = _mapping(array)
             assert mapping is not None, "reserved memory has a descriptor"
         start: int = np.frombuffer(mapping, np.uint8).ctypes.data
-        handles.append(Handle(mapping, array.ctypes.data - start, array.dtype.str, array.shape))
+        handles.append(ArrayHandle(mapping, array.ctypes.data - start, array.dtype.str, array.shape))
     return handles
 
 
@@ -214,7 +214,7 @@ class ScratchFile:
         os.fdatasync(self._mapped.fd)
         os.posix_fadvise(self._mapped.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def give_back(self, start: int, nbytes: int) -> None:
+    def punch_hole(self, start: int, nbytes: int) -> None:
         """Gives the room of the whole pages among the bytes back to the disk, where the file system can."""
         first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
         # What the file system cannot do it need not: the room is used again all the same.

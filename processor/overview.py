@@ -69,7 +69,7 @@ def version_stats(host: ModelHost) -> list[VersionStats]:
                     labels=tuple(sorted(label for label, v in routes.labels.items() if v == number)),
                     share=shares.get(number, 0.0),
                     out=out.reason if out else "",
-                    shadow=host.shadowed(version),
+                    shadow=host.shadow_comparison(version),
                     chain=model.chain(number),
                     staleness_s=model.staleness_s(number),
                     computes=dict(version.replicas.computes),
@@ -120,7 +120,7 @@ def describe_trials(host: ModelHost, model: str) -> dict[str, Any]:
     served = find(host.catalogue, model)
     trials = []
     for canary, baseline in served.routes.trials():
-        evidence = host.tried(canary, baseline)
+        evidence = host.canary_evidence(canary, baseline)
         shifts = [mine.shift(other) for mine, other in zip(evidence.canary.every(), evidence.baseline.every())]
         trials.append(
             {

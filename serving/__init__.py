@@ -16,7 +16,7 @@ telemetry        logs, metrics, traces, recordings
 loading          what brings versions and deltas in from the repository
 request_headers  what a request says of itself beside its body
 codecs           protocols as pure functions
-last_resort      ends a process that has been told to end and does not
+shutdown_watchdog      ends a process that has been told to end and does not
 lifecycle        whether there is a processor, and new traffic is wanted
 client           the client of predictions
 """

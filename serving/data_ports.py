@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from freshet_serving.serving.access.access_guard import AccessGuard
-from freshet_serving.serving.access.certificates import Shown
-from freshet_serving.serving.front.exchange import Exchanges
-from freshet_serving.serving.front.model_control import Act
-from freshet_serving.serving.front.queries import Answering
+from freshet_serving.serving.access.certificates import CertificateSource
+from freshet_serving.serving.front.exchange import ServingContext
+from freshet_serving.serving.front.model_control import ControlHandler
+from freshet_serving.serving.front.queries import PredictionEngine
 from freshet_serving.serving.front.shared_memory import Regions
-from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.app import DataApp
-from freshet_serving.serving.http.farewell import Leaving
+from freshet_serving.serving.http.connection_draining import DrainableConnection
 from freshet_serving.serving.http.guarded_protocol import GuardedProtocol
 from freshet_serving.serving.http.port import HttpPort
 from freshet_serving.serving.http.protocol import PredictProtocol
@@ -28,20 +28,20 @@ from freshet_serving.serving.telemetry.observers import Observers
 
 
 class DataPorts:
-    """See serving.server.Front."""
+    """See serving.server.Frontend."""
 
     def __init__(
         self,
-        lifecycle: Availability[Answering],
+        lifecycle: Availability[PredictionEngine],
         metrics: PortMetrics,
-        options: FrontOptions,
+        options: FrontendOptions,
         watching: Observers,
         *,
         http: socket.socket | None,
         grpc: str,
-        control: Act,
+        control: ControlHandler,
         guard: AccessGuard | None = None,
-        tls: Shown | None = None,
+        tls: CertificateSource | None = None,
         protocol: Callable[..., PredictProtocol] | None = None,
         protocol_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -49,33 +49,41 @@ class DataPorts:
         every request meets; None for nobody. tls: what clients are shown; None where they speak without TLS. protocol:
         of a connection of the HTTP port, if not the one that this makes it. control: what clients may ask of the whole
         server."""
-        exchanges = Exchanges(lifecycle, metrics, options, watching.tracer)
-        self.submitter = exchanges.submitter
+        serving_context = ServingContext(lifecycle, metrics, options, watching.tracer)
+        self.dispatcher = serving_context.dispatcher
         regions = Regions(options.max_body_bytes) if options.shared_memory == "on" else None
-        app = DataApp(exchanges, control=control, regions=regions, access=watching.access, guarded=guard is not None)
+        app = DataApp(
+            serving_context, control=control, regions=regions, access=watching.access, guarded=guard is not None
+        )
         made = protocol or (PredictProtocol if guard is None else GuardedProtocol)
         asking = {} if guard is None else {"guard": guard}
         connection = functools.partial(made, data_app=app, **asking, **(protocol_options or {}))
         self.http = HttpPort(app, http, options.shutdown_timeout_s, connection, tls=tls)
         self._rpc = RpcPort(
-            exchanges, address=grpc, control=control, regions=regions, access=watching.access, guard=guard, tls=tls
+            serving_context,
+            address=grpc,
+            control=control,
+            regions=regions,
+            access=watching.access,
+            guard=guard,
+            tls=tls,
         )
         self._stopping: list[asyncio.Task[None]] = []
 
     async def listen(self) -> None:
         """Serves until end() is called and what was in flight is answered."""
-        await self.take_calls()
-        await self.take_connections()
+        await self.start_grpc()
+        await self.serve_http()
 
-    async def take_calls(self) -> None:
+    async def start_grpc(self) -> None:
         """Serves the gRPC port from now on. Raises BadInput when the address cannot be had."""
         await self._rpc.start()
 
-    async def take_connections(self) -> None:
+    async def serve_http(self) -> None:
         """Serves connections of the HTTP port until end() is called and what was in flight on either is answered."""
         await self.http.listen()
         await asyncio.gather(*self._stopping)
-        self.submitter.close()
+        self.dispatcher.close()
 
     def opened(self) -> None:
         """The applications ask the same Lifecycle, so there is nothing to tell them."""
@@ -83,14 +91,14 @@ class DataPorts:
     async def drain(self) -> None:
         """See opened()."""
 
-    def shed(self, count: int) -> None:
-        """Makes so many HTTP connections leave, those that leave already among them (serving.http.farewell); their
-        clients connect again."""
+    def drain_some(self, count: int) -> None:
+        """Makes so many HTTP connections leave, those that leave already among them
+        (serving.http.connection_draining); their clients connect again."""
         staying = self._staying()
         self._leave(staying[: max(0, count - len(self.http.server_state.connections) + len(staying))])
 
-    def release(self, share: float) -> None:
-        """See serving.server.Front: of HTTP connections; gRPC has no word for it but its end's."""
+    def drain_share(self, share: float) -> None:
+        """See serving.server.Frontend: of HTTP connections; gRPC has no word for it but its end's."""
         staying = self._staying()
         self._leave(staying[: math.ceil(share * len(staying))])
 
@@ -104,13 +112,13 @@ class DataPorts:
         self._stop(hurry=True)
         self.http.abort()
 
-    def _staying(self) -> list[Leaving]:
-        connections = cast(set[Leaving], self.http.server_state.connections)
-        return [connection for connection in connections if not connection.leaving]
+    def _staying(self) -> list[DrainableConnection]:
+        connections = cast(set[DrainableConnection], self.http.server_state.connections)
+        return [connection for connection in connections if not connection.draining]
 
-    def _leave(self, connections: list[Leaving]) -> None:
+    def _leave(self, connections: list[DrainableConnection]) -> None:
         for connection in connections:
-            connection.leaving = True
+            connection.draining = True
 
     def _stop(self, hurry: bool) -> None:
         self._stopping.append(asyncio.get_running_loop().create_task(self._rpc.stop(hurry)))

@@ -13,11 +13,11 @@ SHARE = between(0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontOptions(RequestLimits):
+class FrontendOptions(RequestLimits):
     """Passed whole to whatever is of the data ports, and, as JSON, to worker processes. version: Freshet's own."""
 
     version: str = ""
-    max_bodies_bytes: int = field(
+    max_inflight_body_bytes: int = field(
         default=128 << 20,
         metadata=option(
             "Largest total of request bodies in memory, in each process; max_body_bytes where that is larger",

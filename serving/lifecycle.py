@@ -41,7 +41,7 @@ class Availability(Protocol[P_co]):
     def ready(self) -> bool: ...
 
     @property
-    def unready(self) -> str: ...
+    def unready_reason(self) -> str: ...
 
     @property
     def reasons(self) -> dict[str, list[str]]: ...
@@ -74,7 +74,7 @@ class Lifecycle(Generic[P]):
         """Turns readiness off for good; requests are still answered."""
         self._draining = True
 
-    def obstruct(self, obstacle: str) -> None:
+    def block_readiness(self, obstacle: str) -> None:
         """Turns readiness off for a reason that lies elsewhere, in one line; "" for none, any more."""
         self._obstacle = obstacle
 
@@ -98,7 +98,7 @@ class Lifecycle(Generic[P]):
         return processor is not None and not self._draining and not self._obstacle and processor.ready
 
     @property
-    def unready(self) -> str:
+    def unready_reason(self) -> str:
         """Why the server is not ready, in one line; of one that is not."""
         if self._draining:
             return "server: draining"

@@ -14,9 +14,9 @@ import sys
 from dataclasses import dataclass, fields
 from typing import Any
 
-from freshet_serving.processor.allowance import Allowance
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.mirror.repositories import open_repository
+from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.processor.resource_limits import ResourceLimits
 from freshet_serving.processor.sessions.session_options import Compute, SessionOptions
 from freshet_serving.serving.serve_config import ServeConfig
 
@@ -31,7 +31,7 @@ FLOAT_NBYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Burden:
+class ModelFootprint:
     """The burden of the models that are there: what each process holds once more. dense_nbytes: of dense tensors.
     staged: a model with a stage that its own library runs, "" for none."""
 
@@ -39,7 +39,7 @@ class Burden:
     staged: str = ""
 
     @classmethod
-    def of(cls, repository: str, models: list[str], mirror: str = "") -> Burden:
+    def of(cls, repository: str, models: list[str], mirror: str = "") -> ModelFootprint:
         """Of the newest version of each model, or of those named; what cannot be read is none."""
         dense_nbytes, staged = 0, ""
         with contextlib.suppress(FreshetError, OSError):
@@ -65,15 +65,17 @@ class Layout:
     @classmethod
     def here(cls, config: ServeConfig) -> Layout:
         """The layout of a server with these options, on this machine and with the models that are there now."""
-        burden = Burden() if config.workers else Burden.of(config.repository, config.models, config.mirror)
-        return cls.of(config, Allowance.here(), burden, linux=sys.platform == "linux")
+        footprint = (
+            ModelFootprint() if config.workers else ModelFootprint.of(config.repository, config.models, config.mirror)
+        )
+        return cls.of(config, ResourceLimits.here(), footprint, linux=sys.platform == "linux")
 
     @classmethod
-    def of(cls, config: ServeConfig, allowed: Allowance, burden: Burden, linux: bool) -> Layout:
+    def of(cls, config: ServeConfig, allowed: ResourceLimits, footprint: ModelFootprint, linux: bool) -> Layout:
         """The layout that was asked for, and where nothing was, the one that measured best. Pure."""
         workers, why = config.workers, "as asked"
         if not workers:
-            workers, why = _count(config, allowed, burden, linux)
+            workers, why = _count(config, allowed, footprint, linux)
         # A session's thread would only share a core with the event loop; but what waits must not stop the loop.
         alone = (workers > 1 or allowed.cores == 1) and config.sessions <= 1 and not (config.waiting or config.groups)
         if config.compute == "inline" or (config.compute == "auto" and alone):
@@ -98,24 +100,24 @@ class Layout:
         return f"compute={self.compute} ({self.why})"
 
 
-def _count(config: ServeConfig, allowed: Allowance, burden: Burden, linux: bool) -> tuple[int, str]:
+def _count(config: ServeConfig, allowed: ResourceLimits, footprint: ModelFootprint, linux: bool) -> tuple[int, str]:
     """The number of workers, and why."""
     if allowed.cores == 1:
         return 1, allowed.why
-    if reason := _alone(config, burden, linux):
+    if reason := _alone(config, footprint, linux):
         return 1, f"one process: {reason}"
     workers, why = min(allowed.cores, MOST_WORKERS), allowed.why
     if workers < allowed.cores:
         why += f", at most {MOST_WORKERS} workers"
     if allowed.memory_nbytes is not None:
-        each = WORKER_NBYTES + burden.dense_nbytes
+        each = WORKER_NBYTES + footprint.dense_nbytes
         room = max(1, int(MEMORY_SHARE * allowed.memory_nbytes) // each)
         if room < workers:
             workers, why = room, f"{allowed.memory_nbytes >> 20} MiB of memory, {each >> 20} for each worker"
     return workers, why
 
 
-def _alone(config: ServeConfig, burden: Burden, linux: bool) -> str:
+def _alone(config: ServeConfig, footprint: ModelFootprint, linux: bool) -> str:
     """Why one process is to answer, "" for no reason."""
     given = [f.name for f in fields(SessionOptions) if getattr(config, f.name) != f.default]
     reasons = {
@@ -124,7 +126,7 @@ def _alone(config: ServeConfig, burden: Burden, linux: bool) -> str:
         "session_cpus are those of one": bool(config.session_cpus),
         "shared_memory is registered with one": config.shared_memory == "on",
         "the row store is cached in each": config.remote() is not None,
-        f"{burden.staged} has a stage that each would load a library for": bool(burden.staged),
+        f"{footprint.staged} has a stage that each would load a library for": bool(footprint.staged),
         **{f"{name} is said of its sessions": True for name in given if name not in PER_WORKER},
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

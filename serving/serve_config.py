@@ -17,19 +17,19 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from freshet_serving.processor.allowance import Allowance
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 from freshet_serving.processor.features.limits import REQUESTS
 from freshet_serving.processor.generation import UNDO_DEPTH
 from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
-from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
-from freshet_serving.processor.package.trust_memory import default_memory
+from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.repository.trust_memory import default_memory
+from freshet_serving.processor.resource_limits import ResourceLimits
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote.settings import RemoteConfig
 from freshet_serving.processor.watching.delta_guard import MODES, ON
-from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontOptions
-from freshet_serving.serving.http.sites import is_loopback
+from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontendOptions
+from freshet_serving.serving.http.origin_checks import is_loopback
 from freshet_serving.serving.loading.import_process import ImportLimits
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
 
 
 @dataclass(frozen=True)
-class ServeConfig(FrontOptions, SessionOptions):
+class ServeConfig(FrontendOptions, SessionOptions):
     """Checked options; units are in the names. groups, model: sections of the file."""
 
     repository: str = field(
@@ -97,7 +97,7 @@ class ServeConfig(FrontOptions, SessionOptions):
         default=1800.0,
         metadata=option("How long one import may take", between(1, 604_800), unit="seconds", heading=REPOSITORY),
     )
-    import_processor_s: int = field(
+    import_cpu_s: int = field(
         default=3600,
         metadata=option(
             "Processor time of one import, of all cores together",
@@ -243,15 +243,15 @@ class ServeConfig(FrontOptions, SessionOptions):
         self.budgets()
         self.policies()
 
-    def front_options(self, version: str, processes: int) -> FrontOptions:
+    def front_options(self, version: str, processes: int) -> FrontendOptions:
         """The options of the data ports of one of so many processes. version: Freshet's own."""
-        mine = {f.name: getattr(self, f.name) for f in fields(FrontOptions)}
-        return FrontOptions(**{**mine, "version": version, "record_max_bytes": self.record_max_bytes // processes})
+        mine = {f.name: getattr(self, f.name) for f in fields(FrontendOptions)}
+        return FrontendOptions(**{**mine, "version": version, "record_max_bytes": self.record_max_bytes // processes})
 
     def import_limits(self) -> ImportLimits:
         """What one import may take."""
-        nbytes = self.import_memory_bytes or max(LEAST_IMPORT_NBYTES, (Allowance.here().memory_nbytes or 0) // 2)
-        return ImportLimits(self.import_timeout_s, self.import_processor_s, nbytes)
+        nbytes = self.import_memory_bytes or max(LEAST_IMPORT_NBYTES, (ResourceLimits.here().memory_nbytes or 0) // 2)
+        return ImportLimits(self.import_timeout_s, self.import_cpu_s, nbytes)
 
     def policies(self) -> dict[str, ModelPolicy]:
         """[model.NAME] sections; raises BadInput."""

@@ -10,11 +10,13 @@ to the processor.
 
 Order at the start: signal handlers, the ports (503 while models load), processor, watcher, the ready line.
 Order at the end: unready; drain_s of service, in which connections are told to leave one after the other; no new
-connections, and what was sent on those that are there is answered within shutdown_timeout_s (serving.http.farewell);
-watcher, an import at work, admin port, processor. A second signal skips what is left of the waiting.
+connections, and what was sent on those that are there is answered within shutdown_timeout_s
+(serving.http.connection_draining); watcher, an import at work, admin port, processor. A second signal skips what is
+left of the waiting.
 
 Nothing that hangs keeps the process from its end: what the server waits for has a bound, nothing is waited for that is
-known to be stuck (a change that has held its lock for a minute), and what is left after that serving.last_resort ends.
+known to be stuck (a change that has held its lock for a minute), and what is left after that serving.shutdown_watchdog
+ends.
 
 SIGTERM, SIGINT and SIGHUP mean the same: a repository that is watched has nothing to reload, so a SIGHUP says that the
 terminal has gone, and ends the server as a closed terminal ends any program. Where whoever started the server has it
@@ -39,14 +41,14 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.overview import model_stats
-from freshet_serving.processor.standing_thread import standing_pool
-from freshet_serving.serving.access.credentials import ADMIN_PLACE, DATA_PLACE, Access, CredentialFiles
-from freshet_serving.serving.access.meters import meter_memory
+from freshet_serving.processor.standby_thread import standing_pool
+from freshet_serving.serving.access.credentials import ADMIN_PLACE, DATA_PLACE, AccessControl, CredentialFiles
+from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from freshet_serving.serving.admin.api import MAX_DELTA_NBYTES, create_admin
 from freshet_serving.serving.admin.explain_route import ExplainSettings
 from freshet_serving.serving.data_ports import DataPorts
-from freshet_serving.serving.front.holdings import BodyMemory, Connections
 from freshet_serving.serving.front.model_control import ModelControl
+from freshet_serving.serving.front.resource_limits import BodyMemory, ConnectionLimits
 from freshet_serving.serving.http.connection import HttpConnection
 from freshet_serving.serving.http.port import (
     BACKLOG,
@@ -56,13 +58,13 @@ from freshet_serving.serving.http.port import (
     raise_descriptor_limit,
     reserve,
 )
-from freshet_serving.serving.last_resort import LastResort
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.loading.auto_import import AutoImporter
-from freshet_serving.serving.loading.priority import bulk_threads, give_way
+from freshet_serving.serving.loading.priority import low_priority_pool, lower_priority
 from freshet_serving.serving.loading.watcher import Watcher
 from freshet_serving.serving.process_layout import Layout
 from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.shutdown_watchdog import ShutdownWatchdog
 from freshet_serving.serving.telemetry.live_samples import LiveSamples
 from freshet_serving.serving.telemetry.metrics import Metrics
 from freshet_serving.serving.telemetry.observers import Observers
@@ -70,8 +72,8 @@ from freshet_serving.serving.telemetry.observers import Observers
 if TYPE_CHECKING:
     from freshet_serving.processor.engine import Processor
     from freshet_serving.processor.versions.host import ModelHost
-    from freshet_serving.serving.workers.fleet_host import FleetHost
-    from freshet_serving.serving.workers.nursery import Nursery
+    from freshet_serving.serving.workers.fork_server import ForkServer
+    from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
 
 log = logging.getLogger("freshet.server")
 
@@ -109,7 +111,7 @@ def open_processor(config: ServeConfig, layout: Layout) -> Processor:
     return Processor.initialize(ProcessorConfig.of(layout.session_options(config) | others))
 
 
-class Front(Protocol):
+class Frontend(Protocol):
     """The data port, whoever answers it."""
 
     async def listen(self) -> None:
@@ -121,7 +123,7 @@ class Front(Protocol):
     async def drain(self) -> None:
         """The server is unready from now on; it serves on."""
 
-    def release(self, share: float) -> None:
+    def drain_share(self, share: float) -> None:
         """Makes this share of the connections say with their next reply that they end; clients connect elsewhere."""
 
     def end(self) -> None:
@@ -140,20 +142,20 @@ class Server:
         *,
         version: str = "",
         layout: Layout | None = None,
-        nursery: Nursery | None = None,
+        fork_server: ForkServer | None = None,
         open_processor: Callable[[ServeConfig, Layout], Processor] = open_processor,
         out: TextIO | None = None,
-        last_resort: LastResort | None = None,
+        shutdown_watchdog: ShutdownWatchdog | None = None,
     ) -> None:
         """layout, nursery: as they were found, and started, before this module was imported. open_processor: what one
-        process serves with. last_resort: armed
+        process serves with. shutdown_watchdog: armed
         when the server is told to end."""
         self._config = config
         self._layout = layout or Layout.here(config)
-        self._bulk = bulk_threads() if self._layout.workers > 1 else None
-        self._out, self._last_resort = out or sys.stdout, last_resort
+        self._bulk = low_priority_pool() if self._layout.workers > 1 else None
+        self._out, self._shutdown_watchdog = out or sys.stdout, shutdown_watchdog
         self._start_s = time.monotonic()
-        self._lifecycle: Lifecycle[Processor] | Lifecycle[FleetHost]
+        self._lifecycle: Lifecycle[Processor] | Lifecycle[WorkerPoolHost]
         self._watcher: Watcher | None = None
         self._importer: AutoImporter | None = None
         self._failed = False
@@ -163,19 +165,19 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
-        self._access = Access(config.admin_token, meter_memory(DATA_PLACE + self._layout.workers))
+        self._access = AccessControl(config.admin_token, rate_limiter_memory(DATA_PLACE + self._layout.workers))
         self._credentials = CredentialFiles(config.credentials, self._access.take)
         data, admin = _listen(config.host, config.http_port), _listen(config.admin_host, config.admin_port)
         # Kept open, never listening: the port stays ours while processes that listen on it come and go.
         self._reserved, self.grpc_address = reserve(config.host, config.grpc_port)
         self.http_address, self.admin_address = data.getsockname()[:2], admin.getsockname()[:2]
         self._metrics: Metrics
-        self._front: Front
+        self._front: Frontend
         self._open: Callable[[], tuple[ModelHost, Callable[[], None]]]
         if self._layout.workers == 1:
             self._serve_alone(data, open_processor, version)
         else:
-            self._supervise(data, version, nursery)
+            self._supervise(data, version, fork_server)
         self._live = LiveSamples(self._lifecycle, self._metrics)
         self._metrics.own.source(self._credentials.counters)
         guarded = create_admin(
@@ -191,7 +193,7 @@ class Server:
         )
         connection = functools.partial(HttpConnection, bodies=BodyMemory(MAX_DELTA_NBYTES))
         tls = self._access.certificates if config.tls_cert else None
-        self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S, connection, Connections.here().admin, tls)
+        self._admin_port = HttpPort(guarded, admin, ADMIN_STOP_S, connection, ConnectionLimits.here().admin, tls)
         self._loader = threading.Thread(target=self._load, name="freshet-loader", daemon=True)
         self._admin = threading.Thread(target=self._run_admin, name="freshet-admin", daemon=True)
 
@@ -216,7 +218,7 @@ class Server:
             tls=self._access.certificates if config.tls_cert else None,
             control=ModelControl(
                 lifecycle.processor,
-                lambda: ports.submitter.served.snapshot(),
+                lambda: ports.dispatcher.served.snapshot(),
                 lambda: lifecycle.processor().repository,
                 config.groups,
             ),
@@ -229,12 +231,12 @@ class Server:
 
         self._open = lifecycle.loading(open_watched)
 
-    def _supervise(self, data: socket.socket, version: str, nursery: Nursery | None) -> None:
+    def _supervise(self, data: socket.socket, version: str, fork_server: ForkServer | None) -> None:
         """Worker processes answer."""
         from freshet_serving.serving.workers.acceptor import Acceptor
-        from freshet_serving.serving.workers.fleet import Fleet, WorkerSettings
-        from freshet_serving.serving.workers.fleet_host import FleetHost
-        from freshet_serving.serving.workers.fleet_metrics import FleetMetrics
+        from freshet_serving.serving.workers.worker_pool import WorkerPool, WorkerSettings
+        from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
+        from freshet_serving.serving.workers.worker_pool_metrics import WorkerPoolMetrics
 
         config = self._config
         settings = WorkerSettings(
@@ -243,12 +245,12 @@ class Server:
             remote=config.remote(),
             grpc_address=self.grpc_address,
         )
-        fleet = Fleet(self._layout.workers, settings, nursery, self._access.memory)
-        self._access.pass_on(fleet.grant)
-        self._front = acceptor = Acceptor(data, fleet)
-        lifecycle: Lifecycle[FleetHost] = Lifecycle()
+        worker_pool = WorkerPool(self._layout.workers, settings, fork_server, self._access.memory)
+        self._access.pass_on(worker_pool.update_credentials)
+        self._front = acceptor = Acceptor(data, worker_pool)
+        lifecycle: Lifecycle[WorkerPoolHost] = Lifecycle()
         self._lifecycle = lifecycle
-        self._metrics = metrics = FleetMetrics(lifecycle, lambda: acceptor.host)
+        self._metrics = metrics = WorkerPoolMetrics(lifecycle, lambda: acceptor.host)
 
         control = ModelControl(
             lifecycle.processor,
@@ -257,8 +259,8 @@ class Server:
             config.groups,
         )
 
-        def open_host() -> FleetHost:
-            acceptor.host = host = FleetHost(config, fleet, metrics.scrape, control)
+        def open_host() -> WorkerPoolHost:
+            acceptor.host = host = WorkerPoolHost(config, worker_pool, metrics.scrape, control)
             host.load_all(config.strict)
             return host
 
@@ -268,8 +270,8 @@ class Server:
         """Serves until stopped; returns the process's exit code: 0, or 1 when the processor could not be
         opened."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        if self._last_resort is not None:
-            self._last_resort.start()
+        if self._shutdown_watchdog is not None:
+            self._shutdown_watchdog.start()
         raise_descriptor_limit()
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.get_loop().set_default_executor(standing_pool(HELPERS, "freshet-helper"))
@@ -287,8 +289,8 @@ class Server:
 
     def _on_stop(self, number: signal.Signals | None = None) -> None:
         # First: all that follows may lack memory.
-        if self._last_resort is not None:
-            self._last_resort.arm()
+        if self._shutdown_watchdog is not None:
+            self._shutdown_watchdog.arm()
         if number is not None:
             meaning = "cutting the end short" if self._stopping.is_set() else "draining"
             log.info("%s: %s", number.name, meaning)
@@ -302,8 +304,8 @@ class Server:
             for number in SIGNALS:
                 if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                     self._loop.add_signal_handler(number, self._on_stop, number)
-            if self._last_resort is not None:
-                self._last_resort.overhear(SIGNALS)
+            if self._shutdown_watchdog is not None:
+                self._shutdown_watchdog.arm_on_signals(SIGNALS)
         serving = asyncio.create_task(self._front.listen())
         # It ends before it is asked to only when a port cannot be had.
         serving.add_done_callback(lambda _: self._stopping.set())
@@ -327,7 +329,7 @@ class Server:
         for left in range(DRAIN_STEPS, 0, -1):
             if self._hurried.is_set() or not self._config.drain_s:
                 return
-            self._front.release(1 / left)
+            self._front.drain_share(1 / left)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurried.wait(), self._config.drain_s / DRAIN_STEPS)
 
@@ -365,13 +367,16 @@ class Server:
                 lambda: importer.poll() + processor.poll(PATIENCE_S),
                 self._config.poll_interval_s,
                 lambda lines: self._announce(processor),
-                begin=give_way if self._bulk is not None else lambda: None,
+                begin=lower_priority if self._bulk is not None else lambda: None,
             )
             self._watcher.start()
         self._announce(processor)
         if not self._announced:
-            awaited = processor.awaited
-            log.warning("not ready: %s", f"waiting for {', '.join(awaited)}" if awaited else "no model can be served")
+            pending_models = processor.pending_models
+            log.warning(
+                "not ready: %s",
+                f"waiting for {', '.join(pending_models)}" if pending_models else "no model can be served",
+            )
 
     def _announce(self, processor: ModelHost) -> None:
         """Prints the ready line, the first time that every model is ready."""

@@ -26,7 +26,7 @@ MODEL, USERS = "small", 20_000
 
 def upload_package(server, address, folder, **options):
     """A full version of the small model, made in a folder and put where servers look: its manifest last."""
-    from freshet_serving.processor.mirror.object_store import open_store
+    from freshet_serving.processor.repository.mirror.object_store import open_store
 
     write_package(folder, users=range(USERS), **options)
     store = open_store(address)
@@ -144,17 +144,17 @@ class Arrivals:
 
 
 def publish(address):
-    from freshet_serving.processor.chain.ledger import Ledger
-    from freshet_serving.processor.mirror.repositories import open_repository
+    from freshet_serving.processor.repository.log.change_log import ChangeLog
+    from freshet_serving.processor.repository.mirror.repositories import open_repository
 
     version = open_repository(address).version(MODEL)
-    ledger = Ledger.of(version)
+    change_log = ChangeLog.of(version)
     for line in sys.stdin:
         rows, seed = map(int, line.split())
-        ledger.look()
+        change_log.look()
         users = np.random.default_rng(seed).choice(USERS, rows, replace=False)
-        step = ledger.history.top + 1
-        ledger.publish(make_delta(step, users=users.tolist(), parent=ledger.history.head.step, tag=step))
+        step = change_log.history.top + 1
+        change_log.publish(make_delta(step, users=users.tolist(), parent=change_log.history.head.step, tag=step))
         print(step, time.monotonic(), flush=True)
 
 

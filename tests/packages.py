@@ -15,9 +15,9 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package.delta import Delta, TableDelta
-from freshet_serving.processor.package.keyring import NO_KEYS
 from freshet_serving.processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
-from freshet_serving.processor.package.version import DENSE, VersionReader, VersionWriter, table_file
+from freshet_serving.processor.repository.keyring import NO_KEYS
+from freshet_serving.processor.repository.version import DENSE, VersionReader, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
@@ -146,5 +146,5 @@ def connect(version):
 def open_version(folder, undo_depth=4):
     """A version as its folder has it, without deltas, read by this process."""
     version = ServedVersion(VersionReader(folder), undo_depth, SystemClock())
-    version.open(connect(version))
+    version.attach_replicas(connect(version))
     return version

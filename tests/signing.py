@@ -3,11 +3,11 @@
 from functools import cache
 from pathlib import Path
 
-from freshet_serving.processor.chain.ledger import Ledger
-from freshet_serving.processor.package.keyring import Keyring
-from freshet_serving.processor.package.repository import Repository
 from freshet_serving.processor.package.signature import Signer
-from freshet_serving.processor.package.trust_memory import TrustMemory
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.trust_memory import TrustMemory
 from tests.packages import make_delta
 
 
@@ -33,4 +33,4 @@ def reads(*names, memory=None):
 def signed_delta(root, step, users=(0,), keyring=None, parent=None, **changes):
     """A delta as a trainer publishes it, signed."""
     version = Repository(root).with_keys(keyring or writes()).version("small", 1)
-    return Ledger.of(version).publish(make_delta(step, users, parent=parent, **changes))
+    return ChangeLog.of(version).publish(make_delta(step, users, parent=parent, **changes))

@@ -14,12 +14,15 @@ FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "load
 MAX_LINES = 600
 
 TESTED_BY: dict[str, tuple[str, ...]] = {
-    "processor/chain/snapshots.py": ("tests/processor/tables/test_folding.py", "tests/processor/chain/test_pruning.py"),
-    "processor/chain/resigning.py": ("tests/processor/versions/test_model_signed.py",),
-    "processor/chain/trusted_records.py": ("tests/processor/versions/test_model_signed.py",),
+    "processor/repository/log/snapshots.py": (
+        "tests/processor/tables/test_compaction.py",
+        "tests/processor/repository/log/test_pruning.py",
+    ),
+    "processor/repository/log/re_signing.py": ("tests/processor/versions/test_model_signed.py",),
+    "processor/repository/log/trusted_records.py": ("tests/processor/versions/test_model_signed.py",),
     "processor/clock.py": (
         "tests/processor/sessions/test_predictor.py",
-        "tests/processor/tables/remote/test_breaker.py",
+        "tests/processor/tables/remote/test_circuit_breaker.py",
     ),
     "processor/eas/predict_messages.py": ("tests/processor/eas/test_codec.py",),
     "processor/kernels/boolean_letters.py": ("tests/serving/codecs/test_json_columns.py",),
@@ -29,7 +32,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/kernels/test_pool.py",
     ),
     "processor/kernels/counting.py": ("tests/processor/watching/test_sketch.py",),
-    "processor/kernels/covers.py": ("tests/processor/backends/test_cost.py",),
+    "processor/kernels/bucket_plans.py": ("tests/processor/backends/test_cost.py",),
     "processor/kernels/crosses.py": ("tests/processor/features/test_evaluation.py",),
     "processor/kernels/fences.py": ("tests/processor/versions/test_control.py",),
     "processor/kernels/length_prefixed.py": ("tests/serving/codecs/test_bytes_tensor.py",),
@@ -40,19 +43,19 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/kernels/string_hashes.py": ("tests/processor/features/test_evaluation.py",),
     "processor/kernels/texts.py": ("tests/processor/features/test_evaluation.py",),
     "processor/kernels/wire_format.py": ("tests/processor/eas/test_message_tree.py",),
-    "processor/mirror/counted_store.py": ("tests/processor/mirror/test_mirror.py",),
-    "processor/mirror/mirrored_repository.py": (
+    "processor/repository/mirror/counted_store.py": ("tests/processor/repository/mirror/test_mirror.py",),
+    "processor/repository/mirror/mirrored_repository.py": (
         "tests/processor/versions/test_model_mirrored.py",
-        "tests/processor/mirror/test_mirror.py",
-        "tests/processor/mirror/test_mirrored_place.py",
+        "tests/processor/repository/mirror/test_mirror.py",
+        "tests/processor/repository/mirror/test_mirrored_storage.py",
     ),
     "processor/package/atomic.py": (
         "tests/processor/package/test_delta.py",
-        "tests/processor/package/test_repository.py",
+        "tests/processor/repository/test_model_repository.py",
     ),
     "processor/package/recording_columns.py": (
         "tests/models/joining/test_recording_folder.py",
-        "tests/serving/telemetry/test_recorder.py",
+        "tests/serving/telemetry/test_request_recorder.py",
     ),
     "processor/package/rowtypes.py": (
         "tests/processor/tables/test_quantise.py",
@@ -74,21 +77,21 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     # Where there is a GPU.
     "compiler/backends/tensorrt.py": ("tests/processor/backends/test_tensorrt.py",),
     "compiler/building/packaging.py": ("tests/compiler/imports/test_importer.py", "tests/models/training/test_loop.py"),
-    "compiler/imports/combining.py": ("tests/compiler/imports/test_cut.py",),
+    "compiler/imports/pooling.py": ("tests/compiler/imports/test_cut.py",),
     "compiler/imports/dense_side.py": ("tests/compiler/imports/test_cut.py",),
     "compiler/imports/draft.py": ("tests/compiler/imports/test_cut.py",),
-    "compiler/imports/drawing.py": ("tests/e2e/test_import_live.py",),
+    "compiler/imports/report_svg.py": ("tests/e2e/test_import_live.py",),
     "compiler/imports/foreign_graph.py": (
         "tests/compiler/imports/test_cut.py",
         "tests/compiler/imports/test_foreign.py",
     ),
     "compiler/imports/import_report.py": ("tests/e2e/test_import_live.py",),
-    "compiler/imports/keys.py": ("tests/compiler/imports/test_cut.py",),
+    "compiler/imports/embedding_lookups.py": ("tests/compiler/imports/test_cut.py",),
     "compiler/imports/onnx_graph/calls.py": (
         "tests/compiler/imports/onnx_graph/test_arithmetic.py",
         "tests/compiler/imports/onnx_graph/test_rearranging.py",
     ),
-    "compiler/imports/printing.py": ("tests/e2e/test_import_live.py",),
+    "compiler/imports/report_text.py": ("tests/e2e/test_import_live.py",),
     "compiler/imports/runner.py": ("tests/compiler/imports/test_cut.py",),
     "compiler/imports/shapes.py": ("tests/compiler/imports/test_cut.py",),
     "compiler/imports/stage_graph.py": (
@@ -118,7 +121,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/models/publishing/test_publisher_chain.py",
     ),
     "models/publishing/key_ids.py": ("tests/models/publishing/test_publisher.py",),
-    "models/publishing/undone.py": (
+    "models/publishing/rollback_patch.py": (
         "tests/models/publishing/test_publisher.py",
         "tests/models/publishing/test_publisher_chain.py",
     ),

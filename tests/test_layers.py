@@ -35,12 +35,11 @@ LEVELS = {
         ("eas",),
         ("features",),
         ("kernels",),
-        ("mirror",),
-        ("chain",),
-        ("allowance",),
+        ("repository",),
+        ("resource_limits",),
         ("cores", "generation", "options", "package"),
         ("extras",),
-        ("standing_thread",),
+        ("standby_thread",),
         ("clock", "columns", "errors", "machine", "memory"),
     ),
     "compiler": (
@@ -71,7 +70,7 @@ LEVELS = {
         ("access", "telemetry"),
         ("front_options", "loading", "request_headers"),
         ("codecs",),
-        ("last_resort", "lifecycle"),
+        ("shutdown_watchdog", "lifecycle"),
     ),
     "loadtest": (
         ("__main__",),
@@ -218,7 +217,7 @@ def test_top_folders_are_imported_as_parts_of_freshet_serving(folder):
 
 def test_the_package_format_needs_numpy_and_nothing_heavier():
     code = (
-        "import sys, freshet_serving.processor.package.version, freshet_serving.processor.package.delta\n"
+        "import sys, freshet_serving.processor.repository.version, freshet_serving.processor.package.delta\n"
         "heavy = {'numba', 'tensorflow', 'onnxruntime', 'xxhash', 'fastapi'}\n"
         "print(*sorted({m.split('.')[0] for m in sys.modules} & heavy))"
     )

@@ -9,7 +9,7 @@ MAX_ERROR = 2e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledGraph:
     """One bucket, compiled. data: what the file is to hold; suffix: of its name. weights: names, in its order.
 
     The rest is of machine code: see processor.package.manifest.ExecutableEntry. origin: the portable form, and the
@@ -30,7 +30,7 @@ class Compiled:
         return bool(self.library)
 
 
-class Lowered(Protocol):
+class LoweredGraph(Protocol):
     """A dense graph in a backend's own language: lowered once, then compiled for each bucket."""
 
     backend: str
@@ -42,7 +42,7 @@ class Lowered(Protocol):
         """All that a compiled file follows from besides the bucket; equal for equal graphs, weights that are frozen
         inside, libraries and processors only."""
 
-    def compile(self, bucket: int) -> Compiled:
+    def compile(self, bucket: int) -> CompiledGraph:
         """Compiles the graph for batches of `bucket` rows."""
 
 
@@ -61,11 +61,11 @@ class Variant:
         return f"{self.backend}{precision}" + (f"@{self.target}" if self.target else "")
 
 
-class Half(Protocol):
+class CompilerBackend(Protocol):
     """The compiler's half of a backend, a module compiler.backends.<name>."""
 
     def variants(self) -> list[Variant]:
         """The variants that can be compiled on this machine; raises BadInput that says what to install."""
 
-    def lower(self, graph: object, variant: Variant) -> Lowered:
+    def lower(self, graph: object, variant: Variant) -> LoweredGraph:
         """The graph in the backend's language; raises BadInput when it cannot be expressed."""

@@ -46,7 +46,7 @@ class MatrixProduct:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Range:
+class QuantParams:
     """What a value is quantised by: uint8 = round(value / columns / scale) + zero_point. columns: [k], None for ones;
     the weight's rows are multiplied by them."""
 
@@ -68,7 +68,7 @@ def products(model: bytes) -> list[MatrixProduct]:
     ]
 
 
-def telling(model: bytes, values: Sequence[str]) -> bytes:
+def with_extra_outputs(model: bytes, values: Sequence[str]) -> bytes:
     """The model with these values of its graph as further outputs."""
     parsed = onnx.load_from_string(model)
     ends = {end.name for end in (*parsed.graph.input, *parsed.graph.output)}
@@ -78,7 +78,7 @@ def telling(model: bytes, values: Sequence[str]) -> bytes:
     return _bytes(parsed)
 
 
-def measured(values: Matrix, weight: Matrix | None = None) -> Range:
+def measured(values: Matrix, weight: Matrix | None = None) -> QuantParams:
     """The range of a value [n, k], by what it was on some rows. weight: [k, _], what it is multiplied by, where columns
     may have scales of their own: embeddings lie beside numbers a hundred times as large."""
     values = np.where(np.isfinite(values), values, np.float32(0))
@@ -87,7 +87,7 @@ def measured(values: Matrix, weight: Matrix | None = None) -> Range:
     found = [_best(values / columns, columns) for columns in _columns(values, weight)]
     wanted = values @ weight
 
-    def error(by: Range) -> float:
+    def error(by: QuantParams) -> float:
         columns = 1.0 if by.columns is None else by.columns
         scaled = weight * np.reshape(columns, (-1, 1))
         return float(np.square(_rounded(values / columns, by) @ _rounded_weight(scaled) - wanted).sum())
@@ -95,7 +95,7 @@ def measured(values: Matrix, weight: Matrix | None = None) -> Range:
     return min(found, key=error)
 
 
-def quantised(model: bytes, chosen: Sequence[MatrixProduct], ranges: Mapping[str, Range]) -> bytes:
+def quantised(model: bytes, chosen: Sequence[MatrixProduct], ranges: Mapping[str, QuantParams]) -> bytes:
     """The model with these products in int8. ranges: of the values that they read."""
     parsed = onnx.load_from_string(model)
     graph, by_node = parsed.graph, {product.node: product for product in chosen}
@@ -168,7 +168,7 @@ class _Constants:
         return self._names[key]
 
 
-def _of_value(name: str, by: Range, constants: _Constants) -> list[Any]:
+def _of_value(name: str, by: QuantParams, constants: _Constants) -> list[Any]:
     steps = [constants.of(np.float32(by.scale)), constants.of(np.uint8(by.zero_point))]
     nodes, value = list[Any](), name
     if by.columns is not None:
@@ -215,7 +215,7 @@ def _columns(values: Matrix, weight: Matrix) -> list[Matrix]:
     return [np.ones_like(largest), *((f / f.mean()).astype(np.float32) for f in found)]
 
 
-def _best(values: Matrix, columns: Matrix | None = None) -> Range:
+def _best(values: Matrix, columns: Matrix | None = None) -> QuantParams:
     """The range with the least square error."""
     finite = values.reshape(-1).astype(np.float64)
     ends = (np.quantile(finite, [1 - kept, kept]).tolist() for kept in KEPT)
@@ -223,14 +223,14 @@ def _best(values: Matrix, columns: Matrix | None = None) -> Range:
     return min(found, key=lambda r: float(np.square(finite - _rounded(finite, r)).sum()))
 
 
-def _range(low: float, high: float, columns: Matrix | None) -> Range:
+def _range(low: float, high: float, columns: Matrix | None) -> QuantParams:
     """Of values from low to high, and 0."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = max((high - low) / LEVELS, SMALLEST_SCALE)
-    return Range(float(scale), int(np.clip(round(-low / scale), 0, LEVELS)), columns)
+    return QuantParams(float(scale), int(np.clip(round(-low / scale), 0, LEVELS)), columns)
 
 
-def _rounded(values: Any, by: Range) -> Any:
+def _rounded(values: Any, by: QuantParams) -> Any:
     """What is left of values, their columns divided already."""
     return (np.clip(np.rint(values / by.scale) + by.zero_point, 0, LEVELS) - by.zero_point) * by.scale
 

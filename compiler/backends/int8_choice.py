@@ -10,7 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from freshet_serving.compiler.backends.int8 import MatrixProduct, Range, measured, products, quantised, telling
+from freshet_serving.compiler.backends.int8 import (
+    MatrixProduct,
+    QuantParams,
+    measured,
+    products,
+    quantised,
+    with_extra_outputs,
+)
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
 from freshet_serving.processor.backends.bounded import typical_error
 from freshet_serving.processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX, OnnxRuntime
@@ -24,7 +31,7 @@ def in_int8(model: bytes, weights: Sequence[str], graph: DenseGraph, bound: floa
 
     Raises BadInput where there are none: with the figure, or because no product is worth it.
     """
-    running = _Running(weights, graph)
+    running = _ReferenceRunner(weights, graph)
     candidates = products(model)
     if not candidates:
         raise BadInput("int8: no matrix product is large enough to gain by it")
@@ -44,7 +51,7 @@ def in_int8(model: bytes, weights: Sequence[str], graph: DenseGraph, bound: floa
     return quantised(model, chosen, ranges)
 
 
-def _ranges(model: bytes, candidates: Sequence[MatrixProduct], running: _Running) -> dict[str, Range]:
+def _ranges(model: bytes, candidates: Sequence[MatrixProduct], running: _ReferenceRunner) -> dict[str, QuantParams]:
     results = {product.result for product in candidates}
     inside = [name for p in candidates for name in (p.value, p.result, p.weight)]
     values = running.values(model, inside)
@@ -55,7 +62,7 @@ def _ranges(model: bytes, candidates: Sequence[MatrixProduct], running: _Running
     return ranges
 
 
-class _Running:
+class _ReferenceRunner:
     """The graph's weights and rows, for models of it."""
 
     def __init__(self, weights: Sequence[str], graph: DenseGraph) -> None:
@@ -71,7 +78,7 @@ class _Running:
         """Any values of the model's graph."""
         known = {INPUT: self._x, **self._values}
         inside = [name for name in dict.fromkeys(names) if name not in known]
-        return known | self._run(telling(model, inside), inside)
+        return known | self._run(with_extra_outputs(model, inside), inside)
 
     def _run(self, model: bytes, names: Sequence[str]) -> dict[str, Matrix]:
         options = self._library.SessionOptions()

@@ -21,7 +21,7 @@ import onnx
 import tf2onnx
 from onnx import TensorProto, helper
 
-from freshet_serving.compiler.backends.base import Compiled, Variant
+from freshet_serving.compiler.backends.base import CompiledGraph, Variant
 from freshet_serving.compiler.backends.int8_choice import in_int8
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
 from freshet_serving.processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX, OnnxRuntime
@@ -35,21 +35,21 @@ ELSEWHERE = "weights"
 
 
 def variants() -> list[Variant]:
-    """See compiler.backends.base.Half.variants: one for each processor that the installed library was built for, and
-    int8 where this one multiplies it."""
+    """See compiler.backends.base.CompilerBackend.variants: one for each processor that the installed library was built
+    for, and int8 where this one multiplies it."""
     targets = OnnxRuntime().targets()
     lower = [Variant("onnxruntime", "int8")] if "cpu" in targets and this_machine().int8 else []
     return [*(Variant("onnxruntime", target="" if target == "cpu" else target) for target in targets), *lower]
 
 
-def lower(graph: DenseGraph, variant: Variant) -> Lowered:
-    """See compiler.backends.base.Half.lower."""
-    return Lowered(graph, variant)
+def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
+    """See compiler.backends.base.CompilerBackend.lower."""
+    return LoweredGraph(graph, variant)
 
 
-class Lowered:
-    """compiler.backends.base.Lowered: an ONNX model with symbolic rows and its weights' names. Any machine reads it; in
-    int8 those that multiply it."""
+class LoweredGraph:
+    """compiler.backends.base.LoweredGraph: an ONNX model with symbolic rows and its weights' names. Any machine reads
+    it; in int8 those that multiply it."""
 
     backend = "onnxruntime"
 
@@ -64,10 +64,10 @@ class Lowered:
     def definition(self) -> bytes:
         return f"tf2onnx {tf2onnx.__version__}\0".encode() + self.model
 
-    def compile(self, bucket: int) -> Compiled:
-        """See compiler.backends.base.Lowered.compile."""
+    def compile(self, bucket: int) -> CompiledGraph:
+        """See compiler.backends.base.LoweredGraph.compile."""
         features = [this_machine().int8] if self.precision == "int8" else []
-        return Compiled(self.model, ".onnx", list(self.weights), features=features)
+        return CompiledGraph(self.model, ".onnx", list(self.weights), features=features)
 
 
 def to_onnx(graph: DenseGraph) -> tuple[bytes, list[str]]:

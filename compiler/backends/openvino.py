@@ -7,7 +7,7 @@ library or processor are others.
 
 from __future__ import annotations
 
-from freshet_serving.compiler.backends.base import Compiled, Variant
+from freshet_serving.compiler.backends.base import CompiledGraph, Variant
 from freshet_serving.compiler.backends.int8_choice import in_int8
 from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_inputs
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
@@ -17,19 +17,20 @@ from freshet_serving.processor.machine import this_machine
 
 
 def variants() -> list[Variant]:
-    """See compiler.backends.base.Half.variants: bfloat16 and int8 only where the processor multiplies them."""
+    """See compiler.backends.base.CompilerBackend.variants: bfloat16 and int8 only where the processor multiplies
+    them."""
     OpenVino()
     has = {"float32": True, "bfloat16": this_machine().bfloat16, "int8": bool(this_machine().int8)}
     return [Variant("openvino", precision) for precision in PRECISIONS if has[precision]]
 
 
-def lower(graph: DenseGraph, variant: Variant) -> Lowered:
-    """See compiler.backends.base.Half.lower."""
-    return Lowered(graph, variant)
+def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
+    """See compiler.backends.base.CompilerBackend.lower."""
+    return LoweredGraph(graph, variant)
 
 
-class Lowered:
-    """compiler.backends.base.Lowered: an ONNX model with weights as inputs, and the weights to freeze."""
+class LoweredGraph:
+    """compiler.backends.base.LoweredGraph: an ONNX model with weights as inputs, and the weights to freeze."""
 
     backend = "openvino"
 
@@ -44,18 +45,18 @@ class Lowered:
         self._frozen = weights_hash(graph.weights, self._weights)
         self._backend = OpenVino()
         columns = {output.name: output.columns for output in graph.outputs}
-        self._program = self._backend.open(graph.width, columns)
+        self._program = self._backend.open_program(graph.width, columns)
 
     @property
     def definition(self) -> bytes:
         machine = " ".join(sorted(this_machine().features))
         return f"{self._backend.library}\0{machine}\0{self._frozen}\0".encode() + self._origin
 
-    def compile(self, bucket: int) -> Compiled:
-        """See compiler.backends.base.Lowered.compile."""
+    def compile(self, bucket: int) -> CompiledGraph:
+        """See compiler.backends.base.LoweredGraph.compile."""
         artefact = Artefact(bucket, b"", self._weights, self.precision, self.target, self._origin)
         exported = self._program.compile(artefact, self._graph.weights).export_model()
-        return Compiled(
+        return CompiledGraph(
             data=exported.read(),
             suffix=".ov",
             weights=list(self._weights),

@@ -6,23 +6,23 @@ express, on a machine that has TensorFlow.
 
 from __future__ import annotations
 
-from freshet_serving.compiler.backends.base import Compiled, Variant
+from freshet_serving.compiler.backends.base import CompiledGraph, Variant
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 
 
 def variants() -> list[Variant]:
-    """See compiler.backends.base.Half.variants."""
+    """See compiler.backends.base.CompilerBackend.variants."""
     return [Variant("tensorflow")]
 
 
-def lower(graph: DenseGraph, variant: Variant) -> Lowered:
-    """See compiler.backends.base.Half.lower."""
-    return Lowered(graph)
+def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
+    """See compiler.backends.base.CompilerBackend.lower."""
+    return LoweredGraph(graph)
 
 
-class Lowered:
-    """compiler.backends.base.Lowered: one GraphDef for all buckets; rows are symbolic."""
+class LoweredGraph:
+    """compiler.backends.base.LoweredGraph: one GraphDef for all buckets; rows are symbolic."""
 
     backend = "tensorflow"
     precision = "float32"
@@ -45,6 +45,6 @@ class Lowered:
     def definition(self) -> bytes:
         return self._graph_def
 
-    def compile(self, bucket: int) -> Compiled:
-        """See compiler.backends.base.Lowered.compile."""
-        return Compiled(self._graph_def, ".pb", list(self._names))
+    def compile(self, bucket: int) -> CompiledGraph:
+        """See compiler.backends.base.LoweredGraph.compile."""
+        return CompiledGraph(self._graph_def, ".pb", list(self._names))

@@ -29,8 +29,9 @@ class TensorFlow:
     def __init__(self) -> None:
         self.library = f"tensorflow {tf.__version__}"
 
-    def open(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
-        """See processor.backends.base.Backend.open. threads: heard only before TensorFlow has first computed."""
+    def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
+        """See processor.backends.base.Backend.open_program. threads: heard only before TensorFlow has first
+        computed."""
         with suppress(RuntimeError):
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         return _Program(width, dict(outputs))
@@ -98,8 +99,8 @@ class _Executable:
         self._function, self._weights = function, weights
         self._width, self._columns = width, columns
 
-    def bind(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """See processor.backends.base.Executable.bind."""
+    def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+        """See processor.backends.base.Executable.bind_buffers."""
         check_buffers(self.bucket, self._width, self._columns, x, outputs)
         return _Run(self._function, self._weights, x, [outputs[name] for name in sorted(outputs)])
 

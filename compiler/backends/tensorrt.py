@@ -8,7 +8,7 @@ This has not run on hardware by its authors: see processor/backends/tensorrt.py.
 
 from __future__ import annotations
 
-from freshet_serving.compiler.backends.base import Compiled, Variant
+from freshet_serving.compiler.backends.base import CompiledGraph, Variant
 from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_values
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.processor.backends.tensorrt import PRECISIONS, TensorRt
@@ -16,18 +16,18 @@ from freshet_serving.processor.machine import this_machine
 
 
 def variants() -> list[Variant]:
-    """See compiler.backends.base.Half.variants."""
+    """See compiler.backends.base.CompilerBackend.variants."""
     TensorRt()
     return [Variant("tensorrt", precision) for precision in PRECISIONS]
 
 
-def lower(graph: DenseGraph, variant: Variant) -> Lowered:
-    """See compiler.backends.base.Half.lower."""
-    return Lowered(graph, variant.precision)
+def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
+    """See compiler.backends.base.CompilerBackend.lower."""
+    return LoweredGraph(graph, variant.precision)
 
 
-class Lowered:
-    """compiler.backends.base.Lowered: an ONNX model with its weights."""
+class LoweredGraph:
+    """compiler.backends.base.LoweredGraph: an ONNX model with its weights."""
 
     backend = "tensorrt"
 
@@ -44,8 +44,8 @@ class Lowered:
     def definition(self) -> bytes:
         return f"{self._backend.library}\0{self._capability}\0{self.precision}\0".encode() + self._bare
 
-    def compile(self, bucket: int) -> Compiled:
-        """See compiler.backends.base.Lowered.compile."""
+    def compile(self, bucket: int) -> CompiledGraph:
+        """See compiler.backends.base.LoweredGraph.compile."""
         engine = self._backend.build(self._model, bucket, self._width, self.precision)
         features = [*(f for f in this_machine().features if f in ("x86_64", "aarch64")), f"cuda-{self._capability}"]
-        return Compiled(engine, ".engine", list(self._weights), self._backend.library, features)
+        return CompiledGraph(engine, ".engine", list(self._weights), self._backend.library, features)

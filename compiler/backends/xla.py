@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from freshet_serving.compiler.backends.base import Compiled, Variant
+from freshet_serving.compiler.backends.base import CompiledGraph, Variant
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.backends.base import Artefact
@@ -24,7 +24,7 @@ _NAMES = re.compile(r"@[A-Za-z_.$][\w.$-]*|@\"[^\"]*\"")
 
 
 def variants() -> list[Variant]:
-    """See compiler.backends.base.Half.variants: this processor, and CUDA where there is such a device."""
+    """See compiler.backends.base.CompilerBackend.variants: this processor, and CUDA where there is such a device."""
     Xla()
     found = [Variant("xla")]
     try:
@@ -33,13 +33,13 @@ def variants() -> list[Variant]:
         return found
 
 
-def lower(graph: DenseGraph, variant: Variant) -> Lowered:
-    """See compiler.backends.base.Half.lower."""
-    return Lowered(graph, variant.target)
+def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
+    """See compiler.backends.base.CompilerBackend.lower."""
+    return LoweredGraph(graph, variant.target)
 
 
-class Lowered:
-    """compiler.backends.base.Lowered: the graph as TensorFlow holds it; StableHLO follows for each bucket."""
+class LoweredGraph:
+    """compiler.backends.base.LoweredGraph: the graph as TensorFlow holds it; StableHLO follows for each bucket."""
 
     backend = "xla"
     precision = "float32"
@@ -50,18 +50,18 @@ class Lowered:
         self._graph = graph
         self._backend = Xla()
         self._columns = {output.name: output.columns for output in graph.outputs}
-        self._program = self._backend.open(graph.width, self._columns)
+        self._program = self._backend.open_program(graph.width, self._columns)
 
     @property
     def definition(self) -> bytes:
         machine = " ".join(self._features())
         return f"{self._backend.library}\0{machine}\0".encode() + stablehlo(self._graph, 1)
 
-    def compile(self, bucket: int) -> Compiled:
-        """See compiler.backends.base.Lowered.compile."""
+    def compile(self, bucket: int) -> CompiledGraph:
+        """See compiler.backends.base.LoweredGraph.compile."""
         origin, names = stablehlo(self._graph, bucket), self._graph.weight_names
         self._program.add(Artefact(bucket, b"", names, self.precision, self.target, origin))
-        return Compiled(
+        return CompiledGraph(
             data=self._program.serialize(bucket),
             suffix=".pjrt",
             weights=names,

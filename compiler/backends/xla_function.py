@@ -28,7 +28,7 @@ from freshet_serving.processor.errors import BadInput, FreshetError
 
 
 @dataclass(frozen=True, slots=True)
-class Like:
+class ArraySpec:
     """Shape and dtype of an argument or a result."""
 
     shape: tuple[int, ...]
@@ -40,27 +40,27 @@ class Like:
         return self.dtype.itemsize == 8
 
     @property
-    def words(self) -> Like:
+    def words(self) -> ArraySpec:
         """The same as jaxlib takes it, which makes 4 bytes of 8 unless jax is told otherwise: two words an element."""
-        return Like((*self.shape, 2), np.dtype(np.int32)) if self.wide else self
+        return ArraySpec((*self.shape, 2), np.dtype(np.int32)) if self.wide else self
 
     @classmethod
-    def of(cls, array: NDArray[Any]) -> Like:
+    def of(cls, array: NDArray[Any]) -> ArraySpec:
         return cls(array.shape, array.dtype)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DeviceArray:
     """An array where executables of this process read it."""
 
     buffer: Any
-    like: Like
+    spec: ArraySpec
 
     def view(self) -> NDArray[Any]:
         """The array without a copy, read-only, for as long as this object lives."""
-        nbytes = int(np.prod(self.like.shape, dtype=np.int64)) * self.like.dtype.itemsize
+        nbytes = int(np.prod(self.spec.shape, dtype=np.int64)) * self.spec.dtype.itemsize
         memory = (ctypes.c_byte * nbytes).from_address(self.buffer.unsafe_buffer_pointer())
-        array: NDArray[Any] = np.frombuffer(memoryview(memory), self.like.dtype).reshape(self.like.shape)
+        array: NDArray[Any] = np.frombuffer(memoryview(memory), self.spec.dtype).reshape(self.spec.shape)
         array.flags.writeable = False
         return array
 
@@ -71,10 +71,10 @@ def _compiled(stablehlo: bytes, threads: int) -> Any:
     return device("cpu", threads).compile(stablehlo)
 
 
-def hold(array: NDArray[Any], threads: int) -> Held:
+def device_put(array: NDArray[Any], threads: int) -> DeviceArray:
     """A copy of the array as an argument of functions of so many threads."""
-    like, flat = Like.of(array), np.ascontiguousarray(array).reshape(-1)
-    return Held(device("cpu", threads).keep(flat.view(like.words.dtype).reshape(like.words.shape)), like)
+    spec, flat = ArraySpec.of(array), np.ascontiguousarray(array).reshape(-1)
+    return DeviceArray(device("cpu", threads).keep(flat.view(spec.words.dtype).reshape(spec.words.shape)), spec)
 
 
 class XlaFunction:
@@ -82,17 +82,17 @@ class XlaFunction:
     computes in the thread that calls, and several may call at once. Arguments and results are of functions of as many
     threads."""
 
-    def __init__(self, function: Callable[..., Any], takes: Sequence[Like], threads: int) -> None:
+    def __init__(self, function: Callable[..., Any], takes: Sequence[ArraySpec], threads: int) -> None:
         """Raises BadInput where XLA cannot compile the function, and where jaxlib is not installed."""
         Xla()
 
         def of_words(*given: Any) -> list[Any]:
-            arguments = [tf.bitcast(a, like.dtype) if like.wide else a for a, like in zip(given, takes)]
+            arguments = [tf.bitcast(a, spec.dtype) if spec.wide else a for a, spec in zip(given, takes)]
             results = function(*arguments)
-            self.gives = [Like(tuple(r.shape), np.dtype(r.dtype.as_numpy_dtype)) for r in results]
+            self.gives = [ArraySpec(tuple(r.shape), np.dtype(r.dtype.as_numpy_dtype)) for r in results]
             return [tf.bitcast(r, tf.int32) if r.dtype.size == 8 else tf.identity(r) for r in results]
 
-        specs = [tf.TensorSpec(like.words.shape, like.words.dtype) for like in takes]
+        specs = [tf.TensorSpec(spec.words.shape, spec.words.dtype) for spec in takes]
         traced = tf.function(of_words, input_signature=specs, autograph=False, jit_compile=True)
         try:
             text = traced.experimental_get_compiler_ir(*specs)(stage="stablehlo")
@@ -105,17 +105,17 @@ class XlaFunction:
         concrete = traced.get_concrete_function()
         self._device = device("cpu", threads)
         # Tensors from outside the function are arguments behind its own.
-        self._captured = [hold(np.asarray(tensor), threads) for tensor in concrete.captured_inputs]
+        self._captured = [device_put(np.asarray(tensor), threads) for tensor in concrete.captured_inputs]
         self._executable = _compiled(portable(text), threads)
-        self._handlers = [self._device.handler(like.words.shape, like.words.dtype) for like in self.gives]
+        self._handlers = [self._device.handler(spec.words.shape, spec.words.dtype) for spec in self.gives]
 
-    def room(self, shape: tuple[int, ...]) -> tuple[Matrix, Held]:
+    def io_buffer(self, shape: tuple[int, ...]) -> tuple[Matrix, DeviceArray]:
         """An array float32 and the argument whose bytes it is: what is written there the next call reads."""
         array = aligned(shape)
         buffer, _ = self._device.argument(array)
-        return array, Held(buffer, Like.of(array))
+        return array, DeviceArray(buffer, ArraySpec.of(array))
 
-    def __call__(self, arguments: Sequence[Held]) -> list[Held]:
+    def __call__(self, arguments: Sequence[DeviceArray]) -> list[DeviceArray]:
         """The results, computed when this returns."""
         try:
             run = self._executable.execute_sharded([held.buffer for held in (*arguments, *self._captured)])
@@ -124,4 +124,4 @@ class XlaFunction:
                 result.block_until_ready()
         except Exception as error:
             raise FreshetError("xla failed on a step of training") from error
-        return [Held(result, like) for result, like in zip(results, self.gives)]
+        return [DeviceArray(result, spec) for result, spec in zip(results, self.gives)]

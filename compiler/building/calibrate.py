@@ -43,7 +43,7 @@ FLIPS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledRows:
     """Rows whose outcome is known. x: float32 [n, width]; labels: 0 or 1, [n]. output: the one that is to tell them; ""
     for `score`, or else the first."""
 
@@ -92,7 +92,7 @@ def calibrate(
     entries: Sequence[ExecutableEntry],
     x: Matrix,
     bound: Tolerance = Tolerance(),
-    labelled: Labelled | None = None,
+    labelled: LabelledRows | None = None,
     advance: Callable[[], None] = lambda: None,
     now_s: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
@@ -158,7 +158,7 @@ def _checked(
     x: Matrix,
     wanted: Mapping[str, Matrix],
     bound: Tolerance,
-    labelled: Labelled | None,
+    labelled: LabelledRows | None,
     name: str,
     result: Calibration,
     now_s: Callable[[], float],
@@ -211,7 +211,7 @@ def _checked(
     return right
 
 
-def _auc_change(graph: DenseGraph, executable: Loaded, labelled: Labelled) -> float:
+def _auc_change(graph: DenseGraph, executable: Loaded, labelled: LabelledRows) -> float:
     """The executable's AUC less TensorFlow's, of the output that tells the labels; 0 where all labels are equal."""
     name = next((o.name for o in graph.outputs if o.name == (labelled.output or "score")), graph.outputs[0].name)
     columns = {output.name: output.columns for output in graph.outputs}
@@ -227,7 +227,7 @@ def _bound(executable: Loaded, x: Matrix, columns: Mapping[str, int]) -> tuple[C
     bucket = executable.bucket
     buffer, outputs = aligned((bucket, x.shape[1])), {n: aligned((bucket, c)) for n, c in columns.items()}
     buffer[...] = x[:bucket]
-    return executable.bind(buffer, outputs), outputs
+    return executable.bind_buffers(buffer, outputs), outputs
 
 
 def _interleaved(runs: Sequence[Callable[[], None]], now_s: Callable[[], float]) -> list[float]:

@@ -12,11 +12,11 @@ from typing import cast
 
 import numpy as np
 
-from freshet_serving.compiler.backends.base import Compiled, Half, Lowered, Variant
+from freshet_serving.compiler.backends.base import CompiledGraph, CompilerBackend, LoweredGraph, Variant
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.processor.backends.artefact_file import pack, sha256
 from freshet_serving.processor.backends.bounded import MAX_ROWS, ROWS, row_errors
-from freshet_serving.processor.backends.capsule import pack, sha256
-from freshet_serving.processor.backends.opening import Opened, open_programs
+from freshet_serving.processor.backends.opening import OpenedPrograms, open_programs
 from freshet_serving.processor.backends.registry import builtin
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.atomic import atomic_file
@@ -76,15 +76,15 @@ def parse_variant(text: str) -> Variant:
 
 def variants(backend: str) -> list[Variant]:
     """All that a backend can compile on this machine; raises BadInput that says what to install."""
-    return _half(backend).variants()
+    return _backend_module(backend).variants()
 
 
-def lower(graph: DenseGraph, variant: Variant) -> Lowered:
+def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
     """The graph in the backend's language; raises BadInput when it has no words for it."""
-    return _half(variant.backend).lower(graph, variant)
+    return _backend_module(variant.backend).lower(graph, variant)
 
 
-def build(lowered: Lowered, bucket: int, version_folder: Path, role: str = WHOLE) -> ExecutableEntry:
+def build(lowered: LoweredGraph, bucket: int, version_folder: Path, role: str = WHOLE) -> ExecutableEntry:
     """Compiles one bucket, writes its files and returns its manifest entry.
 
     A file's name holds a digest of its content: what a reader of an older manifest may be reading is never replaced.
@@ -111,7 +111,7 @@ def build(lowered: Lowered, bucket: int, version_folder: Path, role: str = WHOLE
     )
 
 
-def source_hash(lowered: Lowered, bucket: int) -> str:
+def source_hash(lowered: LoweredGraph, bucket: int) -> str:
     """sha256 of the definition, the bucket and the backend: an executable of equal source is up to date."""
     digest = hashlib.sha256(lowered.definition)
     digest.update(f"\0{lowered.backend}\0{lowered.target}\0{lowered.precision}\0{bucket}".encode())
@@ -119,7 +119,7 @@ def source_hash(lowered: Lowered, bucket: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Uncommitted:
+class UncommittedPackage:
     """processor.backends.opening.Package of files that no manifest names yet."""
 
     folder: Path
@@ -129,10 +129,10 @@ class Uncommitted:
         return (self.folder / name).read_bytes()
 
 
-def load(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> Opened:
+def load(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> OpenedPrograms:
     """Entries of one role that are not committed yet, loaded exactly as a server would, for one thread."""
     listed = Manifest("compile", 0, "", 0.0, [], [], [], graph.outputs, graph.width, {}, {}, list(entries))
-    package = Uncommitted(version_folder, listed)
+    package = UncommittedPackage(version_folder, listed)
     columns = {output.name: output.columns for output in graph.outputs}
     return open_programs(package, graph.width, columns, role=entries[0].role)
 
@@ -150,7 +150,7 @@ def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[Executable
     for program in load(graph, version_folder, entries).programs:
         for bucket, executable in program.with_weights(graph.weights).items():
             got = {output.name: np.zeros((bucket, output.columns), np.float32) for output in graph.outputs}
-            executable.bind(x[:bucket], got)()
+            executable.bind_buffers(x[:bucket], got)()
             for name in got:
                 error = largest_error({name: got[name]}, wanted)
                 if error > TOLERANCE:
@@ -164,11 +164,11 @@ def write_rows(version_folder: Path, role: str, x: Matrix) -> str:
     return _write(version_folder, f"compiled/{role}-rows", ".safetensors", file.getvalue())
 
 
-def _half(backend: str) -> Half:
-    return cast(Half, importlib.import_module(f"freshet_serving.compiler.backends.{backend}"))
+def _backend_module(backend: str) -> CompilerBackend:
+    return cast(CompilerBackend, importlib.import_module(f"freshet_serving.compiler.backends.{backend}"))
 
 
-def _write_origin(version_folder: Path, relative: str, compiled: Compiled) -> str:
+def _write_origin(version_folder: Path, relative: str, compiled: CompiledGraph) -> str:
     return (
         _write(version_folder, f"{relative}/origin", compiled.origin_suffix, compiled.origin) if compiled.origin else ""
     )

@@ -9,27 +9,27 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from freshet_serving.compiler.building.calibrate import Labelled, Tolerance
+from freshet_serving.compiler.building.calibrate import LabelledRows, Tolerance
 from freshet_serving.compiler.building.compile import BUCKETS, compile_graph, variants
-from freshet_serving.compiler.building.parts import Parts, parts
+from freshet_serving.compiler.building.parts import GraphParts, parts
 from freshet_serving.compiler.building.role_compiler import RoleCompiler
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.processor.package.manifest import CANDIDATE, WHOLE, ExecutableEntry, Manifest, Output
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.processor.package.version import DENSE, GRAPH, VersionReader, VersionWriter, table_file
-from freshet_serving.processor.package.warmup import carry_warmup
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version import DENSE, GRAPH, VersionReader, VersionWriter, table_file
+from freshet_serving.processor.repository.warmup import carry_warmup
 
 Progress = Callable[[int, int], None]
 Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Lower:
+class LowPrecisionOptions:
     """That a lower precision is wanted: int8, or AUTO for what is fastest within the bound. rows: with their labels, to
     calibrate and to check by."""
 
     precision: str
-    rows: Labelled
+    rows: LabelledRows
     bound: Tolerance = field(default_factory=Tolerance)
 
 
@@ -42,7 +42,7 @@ def publish(
     buckets: Sequence[int] = BUCKETS,
     progress: Progress | None = None,
     stage: bytes = b"",
-    lower: Lower | None = None,
+    lower: LowPrecisionOptions | None = None,
 ) -> VersionReader:
     """Compiles the dense graph, writes all files of the version and commits it.
 
@@ -79,7 +79,7 @@ def publish(
         user_width=compiled.user_width if any(e.role == CANDIDATE for e in executables) else 0,
         notes={**draft.notes, "passes": compiled.lines(), **notes},
     )
-    return VersionReader(writer.commit(manifest), place=writer.place, keyring=writer.keyring)
+    return VersionReader(writer.commit(manifest), storage=writer.storage, keyring=writer.keyring)
 
 
 def _as_drafted(outputs: Sequence[Output], drafted: Sequence[Output]) -> list[Output]:
@@ -88,7 +88,7 @@ def _as_drafted(outputs: Sequence[Output], drafted: Sequence[Output]) -> list[Ou
     return [known.get((output.name, output.columns), output) for output in outputs]
 
 
-def _in_float32(folder: Path, compiled: Parts, progress: Progress | None) -> list[ExecutableEntry]:
+def _in_float32(folder: Path, compiled: GraphParts, progress: Progress | None) -> list[ExecutableEntry]:
     executables: list[ExecutableEntry] = []
     for role, part in compiled.by_role.items():
         told = _after(len(executables), compiled, progress)
@@ -97,7 +97,7 @@ def _in_float32(folder: Path, compiled: Parts, progress: Progress | None) -> lis
 
 
 def _measured(
-    folder: Path, compiled: Parts, draft: Manifest, lower: Lower
+    folder: Path, compiled: GraphParts, draft: Manifest, lower: LowPrecisionOptions
 ) -> tuple[list[ExecutableEntry], dict[str, Any]]:
     """Executables of ONNX Runtime, whose weights are quantised where they are taken; and notes of what was refused."""
     compiler = RoleCompiler(folder, [], lower.precision, lower.bound)
@@ -113,7 +113,7 @@ def _measured(
     return executables, {"compile": notes | {"auc_change": calibrations[WHOLE].auc}}
 
 
-def _after(done: int, compiled: Parts, progress: Progress | None) -> Progress | None:
+def _after(done: int, compiled: GraphParts, progress: Progress | None) -> Progress | None:
     """A part's progress as that of all parts together."""
     if progress is None:
         return None

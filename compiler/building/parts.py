@@ -13,9 +13,9 @@ import numpy as np
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.passes.decompose import decompose
-from freshet_serving.compiler.passes.flops import Effect
+from freshet_serving.compiler.passes.flops import PassEffect
 from freshet_serving.compiler.passes.optimise import optimise
-from freshet_serving.compiler.passes.useronce import DividedGraph, divide_user
+from freshet_serving.compiler.passes.user_candidate_split import UserCandidateSplit, split_user_candidate
 from freshet_serving.processor.package.manifest import CANDIDATE, USER, WHOLE, Feature
 from freshet_serving.processor.package.roles import columns, user_features
 
@@ -36,25 +36,25 @@ class DensePart:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+class GraphParts:
     """Parts to compile, by role; what the passes did; the division, if any. notes: what was not done, and why."""
 
     by_role: dict[str, DensePart]
-    effects: list[Effect]
-    once: DividedGraph | None
+    effects: list[PassEffect]
+    user_split: UserCandidateSplit | None
     notes: list[str]
 
     @property
     def user_width(self) -> int:
         """The manifest's user_width: columns of the lane, 0 without a division."""
-        return self.once.user_width if self.once else 0
+        return self.user_split.user_width if self.user_split else 0
 
     def lines(self) -> list[str]:
         """The passes' effects, the division and the notes, in lines for people."""
-        return [*map(str, self.effects), *([str(self.once)] if self.once else []), *self.notes]
+        return [*map(str, self.effects), *([str(self.user_split)] if self.user_split else []), *self.notes]
 
 
-def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]) -> Parts:
+def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]) -> GraphParts:
     """The parts of a model's dense graph, for a ladder of batch sizes.
 
     The graph that the passes leave is proved on its examples, or random rows; were it another function, the graph as it
@@ -70,18 +70,20 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
     by_role = {WHOLE: DensePart(graph, sorted(set(buckets)))}
     many = [bucket for bucket in by_role[WHOLE].buckets if bucket >= MIN_CANDIDATES]
     user = user_features(features)
-    once = divide_user(graph, columns(user), many[0]) if user and many else None
-    if once is not None:
-        users, candidates = once.user, once.candidate
+    user_split = split_user_candidate(graph, columns(user), many[0]) if user and many else None
+    if user_split is not None:
+        users, candidates = user_split.user, user_split.candidate
         if dense.examples is not None:
-            of_user, of_candidates = once.inputs(graph.sample(max(len(dense.examples), once.rows)), columns(user))
+            of_user, of_candidates = user_split.inputs(
+                graph.sample(max(len(dense.examples), user_split.rows)), columns(user)
+            )
             users, candidates = replace(users, examples=of_user), replace(candidates, examples=of_candidates)
         by_role |= {USER: DensePart(users, list(USER_BUCKETS)), CANDIDATE: DensePart(candidates, many)}
     elif user and not many:
         notes.append(f"user-once: batch sizes of {MIN_CANDIDATES} or more wanted")
     elif user:
         notes.append("user-once: too little of the graph depends on the user alone")
-    return Parts(by_role, effects, once, notes)
+    return GraphParts(by_role, effects, user_split, notes)
 
 
 def _same(a: DenseGraph, b: DenseGraph) -> bool:

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.compiler.backends.base import Variant
-from freshet_serving.compiler.building.calibrate import Calibration, Labelled, Tolerance, calibrate
+from freshet_serving.compiler.building.calibrate import Calibration, LabelledRows, Tolerance, calibrate
 from freshet_serving.compiler.building.compile import build, lower, write_rows
-from freshet_serving.compiler.building.parts import DensePart, Parts
+from freshet_serving.compiler.building.parts import DensePart, GraphParts
 from freshet_serving.compiler.dense.dense_graph import Matrix
-from freshet_serving.compiler.progress import Quiet, Reporter
+from freshet_serving.compiler.progress import Reporter, SilentReporter
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.package.manifest import CANDIDATE, USER, WHOLE, ExecutableEntry, Feature
 from freshet_serving.processor.package.roles import columns, user_features
@@ -32,16 +32,16 @@ class RoleCompiler:
     skipped: list[str]
     precision: str
     bound: Tolerance
-    reporter: Reporter = field(default_factory=Quiet)
+    reporter: Reporter = field(default_factory=SilentReporter)
     files: dict[str, str] = field(default_factory=dict)
 
     def all(
         self,
-        found: Parts,
+        found: GraphParts,
         features: Sequence[Feature],
         wanted: Sequence[Variant],
         rows: Matrix,
-        labelled: Labelled | None = None,
+        labelled: LabelledRows | None = None,
     ) -> dict[str, Calibration]:
         """Compiles all parts of a graph for the variants and measures them, by role; raises BadInput where none will do
         for the whole. rows: x float32 [n, width] to calibrate and to check by.
@@ -49,14 +49,14 @@ class RoleCompiler:
         The user-once division is left out where no backend has words for it: requests then go whole."""
         whole = self._role(WHOLE, found.by_role[WHOLE], wanted, rows, labelled)
         exact = [v for v in wanted if v.precision == "float32"]
-        if found.once is None:
+        if found.user_split is None:
             return {WHOLE: whole}
         if not exact:
             found.notes.append("user-once: left out, because the user's part is computed in float32 only")
             return {WHOLE: whole}
         passed = {(e.backend, e.precision) for e in whole.measured}
-        x = np.resize(rows, (max(len(rows), found.once.rows), rows.shape[1]))
-        users, candidates = found.once.inputs(x, columns(user_features(features)))
+        x = np.resize(rows, (max(len(rows), found.user_split.rows), rows.shape[1]))
+        users, candidates = found.user_split.inputs(x, columns(user_features(features)))
         lower_too = [v for v in wanted if v in exact or (v.backend, v.precision) in passed]
         try:
             return {
@@ -75,7 +75,7 @@ class RoleCompiler:
         return [e if e.precision == "float32" else replace(e, max_error=error, rows=self.files[e.role]) for e in listed]
 
     def _role(
-        self, role: str, part: DensePart, wanted: Sequence[Variant], rows: Matrix, labelled: Labelled | None = None
+        self, role: str, part: DensePart, wanted: Sequence[Variant], rows: Matrix, labelled: LabelledRows | None = None
     ) -> Calibration:
         """One part of a graph; raises BadInput where no variant will do. rows: of its own input."""
         named = "" if role == WHOLE else f"the {role}'s part "

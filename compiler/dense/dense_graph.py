@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.compiler.dense.harmless import check_harmless
+from freshet_serving.compiler.dense.op_allowlist import check_allowed_ops
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest import NAME, Output
@@ -76,7 +76,7 @@ class DenseGraph:
         """Reads what save() wrote, for the given weights; raises BadInput when they are not its own, or where the graph
         would do more than compute."""
         try:
-            check_harmless(path)
+            check_allowed_ops(path)
             module = tf.saved_model.load(str(path))
             function = module.dense
             (x, wanted), _ = function.concrete_functions[0].structured_input_signature

@@ -57,7 +57,7 @@ Expression = Name | Constant | Operation
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedExpression:
     """tree: its structure. constants: their values, by place. names: those that it reads, in order of appearance."""
 
     tree: Expression
@@ -65,7 +65,7 @@ class Parsed:
     names: tuple[str, ...]
 
 
-def parse(text: str, where: str) -> Parsed:
+def parse(text: str, where: str) -> ParsedExpression:
     """Reads an expression; raises BadInput that says where it goes wrong. where: what the text is called."""
     return _Parser(text, where).parse()
 
@@ -80,11 +80,11 @@ class _Parser:
         self._constants: list[float] = []
         self._names: list[str] = []
 
-    def parse(self) -> Parsed:
+    def parse(self) -> ParsedExpression:
         tree = self._sum()
         if self._here is not None:
             self._refuse("an operator or the end")
-        return Parsed(tree, tuple(self._constants), tuple(dict.fromkeys(self._names)))
+        return ParsedExpression(tree, tuple(self._constants), tuple(dict.fromkeys(self._names)))
 
     def _split(self) -> list[tuple[str, int]]:
         """(token, position), one after the other."""

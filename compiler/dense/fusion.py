@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
-from freshet_serving.compiler.dense.expression import Constant, Expression, Name, Parsed, parse
+from freshet_serving.compiler.dense.expression import Constant, Expression, Name, ParsedExpression, parse
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest import NAME, Feature, Output
@@ -59,7 +59,7 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
     heads = [o.name for o in dense.outputs if o.columns == 1]
     floats = {f.name: f for f in features if f.kind == "float" and f.scale}
     known = {*heads, *floats}
-    parsed: dict[str, Parsed] = {}
+    parsed: dict[str, ParsedExpression] = {}
     for output, text in expressions.items():
         where = f"fusion.{output[:64]}"
         if NAME.fullmatch(output) is None or output in ("x", *(o.name for o in dense.outputs)):
@@ -99,7 +99,7 @@ def changes(output: str, published: str, new: str) -> dict[str, NDArray[np.float
     return {PREFIX + output: _values(after)}
 
 
-def _values(parsed: Parsed) -> NDArray[np.float32]:
+def _values(parsed: ParsedExpression) -> NDArray[np.float32]:
     return np.array(parsed.constants, np.float32)
 
 

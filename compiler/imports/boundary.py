@@ -16,7 +16,7 @@ RECEIVER = "dense graph"
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOver:
+class BoundaryTensor:
     """One tensor that is handed over. dtype: as the dense graph reads it; it travels as float32 (bool as 0 and 1).
     shape: of one row. columns: first and last + 1 of the matrix."""
 
@@ -44,7 +44,7 @@ class Boundary:
     """The boundary of a dense graph: what is handed over, in the order of its columns; width: of the matrix. outputs:
     what comes back, name -> columns of float32."""
 
-    pairs: tuple[HandedOver, ...]
+    pairs: tuple[BoundaryTensor, ...]
     width: int
     outputs: Mapping[str, int]
 
@@ -53,7 +53,7 @@ class Boundary:
         """The boundary of a version's whole dense graph."""
         staged = {o.name for o in manifest.stage.outputs} if manifest.stage else set()
         pairs = tuple(
-            HandedOver(f.name, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, f.input in staged))
+            BoundaryTensor(f.name, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, f.input in staged))
             for f in sorted(manifest.features, key=lambda f: f.offset)
         )
         return cls(pairs, manifest.width, {o.name: o.columns for o in manifest.outputs})

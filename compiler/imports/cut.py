@@ -2,8 +2,8 @@
 
 A node can be dense if it is work on numbers whose shape is fixed but for the batch. Whatever cannot be, and all that
 it depends on, is the sparse side; the rest is the dense graph. A tensor at the cut is, in this order: a float input as
-it is; embeddings that a table holds (compiler.imports.keys), pooled or not (compiler.imports.combining); or columns
-that the model's own sparse side, as a stage, computes.
+it is; embeddings that a table holds (compiler.imports.embedding_lookups), pooled or not (compiler.imports.pooling); or
+columns that the model's own sparse side, as a stage, computes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.combining import SEGMENTS, Pool, PoolFinder
-from freshet_serving.compiler.imports.feeds import Fed
+from freshet_serving.compiler.imports.embedding_lookups import Lookup, LookupFinder
+from freshet_serving.compiler.imports.feeds import FeedSpec
 from freshet_serving.compiler.imports.foreign_graph import INPUT, ForeignNode, Ref
-from freshet_serving.compiler.imports.keys import Finder, Lookup
 from freshet_serving.compiler.imports.ops import DENSE
+from freshet_serving.compiler.imports.pooling import SEGMENTS, PooledLookup, PoolFinder
 from freshet_serving.compiler.imports.shapes import Shapes
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
@@ -37,11 +37,11 @@ class CutTensor:
     size: int
     dims: tuple[int, ...]
     dtype: Any
-    how: str | Lookup | Pool | None
+    how: str | Lookup | PooledLookup | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cut:
+class GraphCut:
     """ports: by offset. dense: its nodes, each after its inputs; none where the stage computes the outputs. reasons: of
     each node of the sparse side, why it is there."""
 
@@ -55,17 +55,17 @@ class Cutter:
     """Cuts one model."""
 
     def __init__(
-        self, shapes: Shapes, inputs: Sequence[Fed], outputs: Mapping[str, Ref], samples: list[dict[str, Column]]
+        self, shapes: Shapes, inputs: Sequence[FeedSpec], outputs: Mapping[str, Ref], samples: list[dict[str, Column]]
     ):
         self._shapes, self._graph, self._outputs = shapes, shapes.graph, outputs
         self._floats = {f"input/{f.name}": f.name for f in inputs if f.dtype == "float32" and len(f.nodes) == 1}
-        self._finder = Finder(shapes)
+        self._finder = LookupFinder(shapes)
         self._pools = PoolFinder(shapes, self._finder, inputs, samples)
         for name, ref in outputs.items():
             if shapes.rows(ref) is None:
                 raise BadInput(f"output {name[:64]!r}: numbers for every row wanted")
 
-    def cut(self, refused: Mapping[str, str] | None = None, whole: bool = False) -> Cut:
+    def cut(self, refused: Mapping[str, str] | None = None, whole: bool = False) -> GraphCut:
         """The cut. refused: nodes that are not to be dense, each with why; whole: everything on the sparse side."""
         reasons: dict[str, str] = {}
         while True:
@@ -79,7 +79,7 @@ class Cutter:
         for ref in sorted(cut, key=lambda ref: (position[ref[0]], ref[1])):
             ports.append(self._port(ref, offset, whole))
             offset += ports[-1].size
-        return Cut(ports, offset, sorted(dense, key=lambda n: position[n.name]), reasons)
+        return GraphCut(ports, offset, sorted(dense, key=lambda n: position[n.name]), reasons)
 
     def _walk(
         self, reasons: dict[str, str], refused: Mapping[str, str], whole: bool
@@ -146,7 +146,7 @@ class Cutter:
         assert found is not None, "only tensors with rows are cut"
         _, dims = found
         node = self._graph.nodes[ref[0]]
-        how: str | Lookup | Pool | None = None
+        how: str | Lookup | PooledLookup | None = None
         if node.op == INPUT and ref[0] in self._floats:
             how = self._floats[ref[0]]
         elif not whole and shapes.dtype(ref) in CUT_DTYPES:

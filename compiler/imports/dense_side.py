@@ -10,7 +10,7 @@ import numpy as np
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.cut import Cut
+from freshet_serving.compiler.imports.cut import GraphCut
 from freshet_serving.compiler.imports.foreign_graph import TABLE, VARIABLE, ForeignGraph, ForeignNode, Ref, text
 from freshet_serving.compiler.imports.shapes import SHAPE_OPERAND, Shapes
 from freshet_serving.processor.package.manifest import Output
@@ -19,7 +19,7 @@ ROWS = "@rows"
 """A source: a shape that follows from the number of rows."""
 
 
-def build_dense(cut: Cut, shapes: Shapes, outputs: Mapping[str, Ref]) -> DenseGraph:
+def build_dense(cut: GraphCut, shapes: Shapes, outputs: Mapping[str, Ref]) -> DenseGraph:
     """The dense graph; outputs float32 [n, columns] under the names given, whatever shape they had."""
     side = _DenseCopy(cut, shapes)
     refs = {name: side.visit(ref) for name, ref in outputs.items()}
@@ -55,7 +55,7 @@ def build_dense(cut: Cut, shapes: Shapes, outputs: Mapping[str, Ref]) -> DenseGr
 class _DenseCopy:
     """Copies the dense side's nodes, with what depends on the sparse side replaced by sources."""
 
-    def __init__(self, cut: Cut, shapes: Shapes) -> None:
+    def __init__(self, cut: GraphCut, shapes: Shapes) -> None:
         self.graph = ForeignGraph()  # No dense operation calls a function.
         self.weights: dict[str, str] = {}
         self.shapes: dict[Ref, tuple[int, tuple[int, ...], Any]] = {}

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.combining import Pool
-from freshet_serving.compiler.imports.cut import Cut, CutTensor
+from freshet_serving.compiler.imports.cut import CutTensor, GraphCut
 from freshet_serving.compiler.imports.dense_side import weight_names
-from freshet_serving.compiler.imports.deriving import Deriver
-from freshet_serving.compiler.imports.feeds import Fed
+from freshet_serving.compiler.imports.derived_transforms import TransformDeriver
+from freshet_serving.compiler.imports.embedding_lookups import Lookup
+from freshet_serving.compiler.imports.feeds import FeedSpec
 from freshet_serving.compiler.imports.foreign_graph import Ref
 from freshet_serving.compiler.imports.inputs import plain
-from freshet_serving.compiler.imports.keys import Lookup
+from freshet_serving.compiler.imports.pooling import PooledLookup
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.shapes import Shapes
 from freshet_serving.compiler.imports.stage_graph import StageWriter
@@ -47,18 +47,18 @@ class Draft:
     stage: StageWriter | None = None
 
 
-class Drafter:
+class DraftBuilder:
     """Turns ports into features, one after the other."""
 
     def __init__(
         self,
-        cut: Cut,
+        cut: GraphCut,
         shapes: Shapes,
         runner: Runner,
-        inputs: Sequence[Fed],
+        inputs: Sequence[FeedSpec],
         samples: Sequence[Mapping[str, Column]],
     ) -> None:
-        self._deriver = Deriver(shapes, runner, inputs, samples)
+        self._deriver = TransformDeriver(shapes, runner, inputs, samples)
         self._shapes, self._runner = shapes, runner
         self._inputs = {node: fed for fed in inputs for node in fed.nodes}
         self._variables = weight_names(runner.graph)
@@ -81,7 +81,7 @@ class Drafter:
         how = port.how
         if isinstance(how, Lookup):
             self._add_lookup(port, how)
-        elif isinstance(how, Pool):
+        elif isinstance(how, PooledLookup):
             self._add_pool(port, how)
         else:
             columns = 0 if port.size == 1 else port.size
@@ -107,7 +107,7 @@ class Drafter:
             label = name if column < 0 else f"{name}.{column}"
             self._feature(label, kind, name, port.offset + i * lookup.dim, lookup.dim, column=column, table=table)
 
-    def _add_pool(self, port: CutTensor, pool: Pool) -> None:
+    def _add_pool(self, port: CutTensor, pool: PooledLookup) -> None:
         strings = self._shapes.dtype(pool.entries) == tf.string
         name = pool.input or self._deriver.rows(pool.entries, pool.segments)
         if not name:

@@ -30,7 +30,7 @@ Feeds = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class FeedSpec:
     """One input of a foreign model. dtype: of the model's tensor (object for strings). dims: of a row, in
     the model's tensor."""
 
@@ -96,6 +96,6 @@ class Fed:
         return np.asarray(column).astype(self.dtype, copy=False)
 
 
-def feeds_of(fed: Mapping[str, Fed], columns: Mapping[str, Column], rows: int) -> Feeds:
+def feeds_of(fed: Mapping[str, FeedSpec], columns: Mapping[str, Column], rows: int) -> Feeds:
     """All tensors to feed, by node."""
     return {node: array for name, f in fed.items() for node, array in f.feeds(columns[name], rows).items()}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from freshet_serving.compiler.frameworks import meta_graph_pb2, quiet, saved_model_pb2, tf
-from freshet_serving.compiler.imports.feeds import Fed, Feeds
+from freshet_serving.compiler.imports.feeds import Feeds, FeedSpec
 from freshet_serving.compiler.imports.foreign_graph import ForeignGraph, Inliner, Ref, functions_of, inline, parse
 from freshet_serving.compiler.imports.inputs import arrange
 from freshet_serving.compiler.imports.keras_file import export_keras
@@ -47,11 +47,11 @@ class ForeignModel:
 
     kind: str
     signature: str
-    inputs: list[Fed]
+    inputs: list[FeedSpec]
     outputs: dict[str, Ref]
     graph: ForeignGraph
     session: Any
-    proof: Callable[[list[tuple[Feeds, Feeds]]], list[str]] | None = None
+    reference_check: Callable[[list[tuple[Feeds, Feeds]]], list[str]] | None = None
 
 
 @contextmanager
@@ -71,18 +71,18 @@ def open_source(
             yield source
     elif path.is_file():
         with tempfile.TemporaryDirectory(prefix="freshet-import-") as folder:
-            exported, kind, groups, proof = Path(folder) / "model", "Keras", dict(ragged or {}), None
+            exported, kind, groups, reference_check = Path(folder) / "model", "Keras", dict(ragged or {}), None
             if path.suffix == ".onnx":
-                from freshet_serving.compiler.imports.onnx_graph.saving import save_onnx
+                from freshet_serving.compiler.imports.onnx_graph.saved_model import save_onnx
 
                 saved = save_onnx(path, exported)
-                kind, groups, proof = "ONNX", saved.ragged | groups, saved.proof.check
+                kind, groups, reference_check = "ONNX", saved.ragged | groups, saved.reference_check.check
             elif path.suffix.lower() in OTHERS:
                 raise BadInput(f"source: expected {KINDS}, got {path.name[:64]!r}: {OTHERS[path.suffix.lower()]}")
             else:
                 export_keras(path, exported)
             with _open_saved_model(exported, kind, signature, groups, sparse or {}) as source:
-                yield replace(source, proof=proof)
+                yield replace(source, reference_check=reference_check)
     else:
         raise NotFound(
             f"source: expected {KINDS}, got {path.name[:64]!r}: No such file or directory{nearest_file(path)}"

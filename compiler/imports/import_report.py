@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.compiler.imports.boundary import HandedOver, sender
-from freshet_serving.compiler.imports.combining import Pool
-from freshet_serving.compiler.imports.cut import GATHERS, Cut, CutTensor
+from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
+from freshet_serving.compiler.imports.cut import GATHERS, CutTensor, GraphCut
 from freshet_serving.compiler.imports.dense_side import weight_names
 from freshet_serving.compiler.imports.draft import Draft
+from freshet_serving.compiler.imports.embedding_lookups import PASSING, SHAPING, Lookup
 from freshet_serving.compiler.imports.foreign import ForeignModel
 from freshet_serving.compiler.imports.foreign_graph import INPUT, SOURCES, VARIABLE, ForeignNode, Ref
-from freshet_serving.compiler.imports.keys import PASSING, SHAPING, Lookup
+from freshet_serving.compiler.imports.pooling import PooledLookup
 from freshet_serving.compiler.imports.shapes import Shapes
 
 MAX_REASONS = 64
@@ -25,7 +25,7 @@ MAX_THROUGH = 4
 
 
 def describe(
-    source: ForeignModel, shapes: Shapes, cut: Cut, draft: Draft, graph: DenseGraph, notes: Sequence[str]
+    source: ForeignModel, shapes: Shapes, cut: GraphCut, draft: Draft, graph: DenseGraph, notes: Sequence[str]
 ) -> dict[str, Any]:
     """The report of an import.
 
@@ -67,7 +67,7 @@ def _staged(port: CutTensor, shapes: Shapes, draft: Draft) -> Iterator[dict[str,
     above, names = shapes.graph.ancestors([port.ref]), weight_names(shapes.graph)
     inputs = ", ".join(sorted({n.name.split("/")[1] for n in above if n.op == INPUT}))
     why = draft.staged[port.ref]
-    if isinstance(port.how, Lookup | Pool):
+    if isinstance(port.how, Lookup | PooledLookup):
         lookup = port.how if isinstance(port.how, Lookup) else port.how.lookup
         name = names.get(lookup.variable, "without a name").replace("/", ".")
         yield {"what": f"keys of table {name}", "inputs": inputs, "why": why}
@@ -103,7 +103,7 @@ def _count(nodes: Any) -> dict[str, int]:
 def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes, draft: Draft) -> dict[str, Any]:
     """One tensor at the cut: who sends it, which columns of the dense input receive it."""
     sent = features[0]
-    pair = HandedOver(
+    pair = BoundaryTensor(
         tensor=port.ref[0].rsplit("/", 2)[-1] if "/" in port.ref[0] else port.ref[0],
         dtype=port.dtype.name,
         shape=port.dims,

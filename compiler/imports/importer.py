@@ -20,28 +20,28 @@ from freshet_serving.compiler.building.compile import BUCKETS
 from freshet_serving.compiler.building.packaging import publish
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
 from freshet_serving.compiler.frameworks import quiet, tf
-from freshet_serving.compiler.imports.cut import Cut, Cutter
+from freshet_serving.compiler.imports.cut import Cutter, GraphCut
 from freshet_serving.compiler.imports.dense_side import build_dense
-from freshet_serving.compiler.imports.draft import Draft, Drafter
-from freshet_serving.compiler.imports.feeds import Fed, Feeds, feeds_of
+from freshet_serving.compiler.imports.draft import Draft, DraftBuilder
+from freshet_serving.compiler.imports.duplicated_tables import duplicated_tables, notes_of
+from freshet_serving.compiler.imports.feeds import Feeds, FeedSpec, feeds_of
 from freshet_serving.compiler.imports.foreign import ForeignModel, open_source
 from freshet_serving.compiler.imports.foreign_graph import Ref
 from freshet_serving.compiler.imports.import_report import describe
 from freshet_serving.compiler.imports.inputs import plain
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.samples import make_samples
-from freshet_serving.compiler.imports.second_copies import notes_of, second_copies
 from freshet_serving.compiler.imports.shapes import SIZES, Shapes
 from freshet_serving.compiler.imports.tensorflow_stage import TensorFlowStage
-from freshet_serving.compiler.imports.wordless import wordless
+from freshet_serving.compiler.imports.unsupported_ops import unsupported_ops
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.mirror.repositories import open_repository
-from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.package.manifest import MAX_RANK, NAME, OUTPUT_DTYPES, Manifest, Output, StageEntry
-from freshet_serving.processor.package.repository import Repository, check_name
-from freshet_serving.processor.package.version import VersionReader, VersionWriter
+from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.processor.repository.model_repository import Repository, check_name
+from freshet_serving.processor.repository.version import VersionReader, VersionWriter
 from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
 
 STAGE_FILE = "stage/graph.pb"
@@ -65,7 +65,7 @@ class ImportOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """folder: of the committed version. report: what went where and why, as the manifest's notes keep it.
     passes: what they did to the dense graph (compiler.building.parts)."""
 
@@ -81,7 +81,7 @@ def import_model(
     version: int | None = None,
     options: ImportOptions | None = None,
     keyring: Keyring = NO_KEYS,
-) -> Imported:
+) -> ImportResult:
     """Writes <repository>/<model>/<version>, by default the next one, and returns it.
 
     The source may lie in that very folder: the package is then written beside it. Raises BadInput or another
@@ -100,7 +100,7 @@ def import_model(
     ):
         published = Importer(opened, options.samples, options.user).publish(opened_repository, writer, options.buckets)
         notes = published.manifest.notes
-        return Imported(published.folder, notes["import"], notes["passes"])
+        return ImportResult(published.folder, notes["import"], notes["passes"])
 
 
 def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any]:
@@ -130,8 +130,8 @@ class Importer:
         self.samples = make_samples(self.runner, source.inputs, refs, SIZES, samples)
         self.shapes = Shapes(self.runner, source.inputs, refs, self.samples)
         self._check_rows()
-        if source.proof is not None:
-            self._notes += source.proof(self._samples_as_run())
+        if source.reference_check is not None:
+            self._notes += source.reference_check(self._samples_as_run())
         self.cutter = Cutter(self.shapes, source.inputs, self.outputs, self.samples)
 
     def publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
@@ -143,29 +143,29 @@ class Importer:
             try:
                 return self._publish(cut, repository, writer, buckets, self._notes)
             except BadInput as error:
-                found = wordless(cut, self.shapes)
+                found = unsupported_ops(cut, self.shapes)
                 refused |= found
                 if not found:
                     note = f"the whole model runs in TensorFlow: {error}"
                     break
         return self._publish(self.cutter.cut(whole=True), repository, writer, buckets, [*self._notes, note])
 
-    def draft(self, cut: Cut) -> Draft:
-        draft = Drafter(cut, self.shapes, self.runner, self.source.inputs, self.samples).draft
+    def draft(self, cut: GraphCut) -> Draft:
+        draft = DraftBuilder(cut, self.shapes, self.runner, self.source.inputs, self.samples).draft
         user = set(self._user)
         for transform in draft.transforms:
             user |= {transform.name} if user.issuperset(transform.inputs) else set()
         draft.features[:] = [replace(f, side="user") if f.input in user else f for f in draft.features]
         return draft
 
-    def copies(self, cut: Cut, draft: Draft, graph: DenseGraph) -> dict[str, str]:
-        return second_copies(cut, draft, self.shapes, graph.weights)
+    def copies(self, cut: GraphCut, draft: Draft, graph: DenseGraph) -> dict[str, str]:
+        return duplicated_tables(cut, draft, self.shapes, graph.weights)
 
-    def report(self, cut: Cut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
+    def report(self, cut: GraphCut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
         return describe(self.source, self.shapes, cut, draft, graph, notes)
 
     def manifest(
-        self, model: str, version: int, cut: Cut, draft: Draft, graph: DenseGraph, notes: list[str]
+        self, model: str, version: int, cut: GraphCut, draft: Draft, graph: DenseGraph, notes: list[str]
     ) -> Manifest:
         """The manifest before anything is compiled."""
         copies = self.copies(cut, draft, graph)
@@ -200,7 +200,7 @@ class Importer:
         return found
 
     def _publish(
-        self, cut: Cut, repository: Repository, writer: VersionWriter, buckets: Sequence[int], notes: list[str]
+        self, cut: GraphCut, repository: Repository, writer: VersionWriter, buckets: Sequence[int], notes: list[str]
     ) -> VersionReader:
         draft = self.draft(cut)
         graph = build_dense(cut, self.shapes, self.outputs)
@@ -220,7 +220,7 @@ class Importer:
         examples = []
         for sample, rows, values in zip(self.samples, SIZES, self.shapes.values):
             x = np.zeros((rows, manifest.width), np.float32)
-            bound = plan.bind(sample)
+            bound = plan.bind_inputs(sample)
             plan.fill(matrix, 0, [bound], np.array([[0, rows]], np.int64), x, counts)
             examples.append(x)
             got = graph.run(x)
@@ -272,7 +272,7 @@ def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], list
     return found, notes
 
 
-def _tail(column: Column, fed: Fed, rows: int) -> Column:
+def _tail(column: Column, fed: FeedSpec, rows: int) -> Column:
     """The last TAIL of `rows` rows."""
     if isinstance(column, Ragged):
         splits = column.row_splits[rows - TAIL :]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, Fed
+from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, FeedSpec
 from freshet_serving.processor.errors import BadInput
 
 RAGGED_OPS = ("RaggedTensorToSparse", "RaggedTensorToTensor", "RaggedGather", "RaggedTensorToVariant")
@@ -17,19 +17,19 @@ RAGGED_OPS = ("RaggedTensorToSparse", "RaggedTensorToTensor", "RaggedGather", "R
 Groups = Mapping[str, tuple[str, ...]]
 
 
-def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> tuple[list[Fed], dict[str, str]]:
+def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> tuple[list[FeedSpec], dict[str, str]]:
     """A SignatureDef's inputs as a package's, by ascending name; and node -> tensor of the model for each of theirs.
 
     ragged, sparse: tensors that the caller knows to belong together. Others are found by how TensorFlow flattens them:
     a sparse X is X [?, 2], X_1 and X_2 [2]; a ragged X is X and X_1, where X_1 is used as row splits. Raises BadInput.
     """
     infos = dict(signature)
-    fed: list[Fed] = []
+    fed: list[FeedSpec] = []
     tensors: dict[str, str] = {}
 
     def add(name: str, kind: str, parts: list[Any]) -> None:
         values = parts[0 if kind != SPARSE else 1]
-        one = Fed(plain(name), kind, _dtype(name, values), () if kind != DENSE else _dims(name, values))
+        one = FeedSpec(plain(name), kind, _dtype(name, values), () if kind != DENSE else _dims(name, values))
         if one.dtype.kind == "f" and kind != DENSE:
             raise BadInput(f"input {name[:64]!r}: floats of a fixed number of columns wanted")
         if one.name in {f.name for f in fed}:

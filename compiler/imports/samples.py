@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.feeds import DENSE, PADDED, Fed, feeds_of
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of
 from freshet_serving.compiler.imports.foreign_graph import TABLE, Ref
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.processor.columns import Column, Ragged, Strings
@@ -64,7 +64,7 @@ THROUGH = {
 
 
 @dataclass(slots=True)
-class Hints:
+class InputHints:
     """Hints on where an input goes. keys: of tables. below: the fewest rows of what it indexes. number: it is text that
     is read as a number. parsed: the ParseExample nodes that read it."""
 
@@ -79,7 +79,7 @@ class Hints:
 
 def make_samples(
     runner: Runner,
-    inputs: Sequence[Fed],
+    inputs: Sequence[FeedSpec],
     outputs: Sequence[Ref],
     sizes: Sequence[int],
     given: Mapping[str, Any] | None = None,
@@ -94,7 +94,7 @@ def make_samples(
             runner.run(list(outputs), feeds_of({f.name: f for f in inputs}, sample, rows))
         return samples
     for scale in SCALES:
-        maker = Maker(runner, scale)
+        maker = SampleGenerator(runner, scale)
         samples = [maker.columns(inputs, rows) for rows in sizes]
         try:
             for sample, rows in zip(samples, sizes):
@@ -105,17 +105,17 @@ def make_samples(
     raise BadInput("source: no inputs could be made up that the model takes: give some with --samples")
 
 
-def probes(runner: Runner, inputs: Sequence[Fed]) -> list[tuple[dict[str, Column], int]]:
+def probes(runner: Runner, inputs: Sequence[FeedSpec]) -> list[tuple[dict[str, Column], int]]:
     """Columns, and how many rows they have, with values at the edges of what clients send: whether a model takes them
     is for the caller to see."""
     found = []
     for i in range(PROBES):
-        maker = Maker(runner, SCALES[0] + i, edges=True)
+        maker = SampleGenerator(runner, SCALES[0] + i, edges=True)
         found.append((maker.columns(inputs, PROBE_ROWS), PROBE_ROWS))
     return found
 
 
-def _repeated(fed: Fed, values: Any, rows: int) -> Column:
+def _repeated(fed: FeedSpec, values: Any, rows: int) -> Column:
     """`rows` rows of an input's given ones, over and over."""
     if not isinstance(values, list) or not values:
         raise BadInput(f"samples: a list of rows wanted for input {fed.name!r}")
@@ -132,7 +132,7 @@ def _repeated(fed: Fed, values: Any, rows: int) -> Column:
         raise BadInput(f"samples: {fed.input.dtype} values wanted for input {fed.name!r}") from None
 
 
-class Maker:
+class SampleGenerator:
     """Draws a model's inputs; the same ones for the same model."""
 
     def __init__(self, runner: Runner, scale: int, edges: bool = False) -> None:
@@ -144,7 +144,7 @@ class Maker:
             for i, ref in enumerate(node.inputs):
                 self._consumers.setdefault(ref, []).append((node.name, i))
 
-    def columns(self, inputs: Sequence[Fed], rows: int) -> dict[str, Column]:
+    def columns(self, inputs: Sequence[FeedSpec], rows: int) -> dict[str, Column]:
         """Columns of one request of so many rows. The longest ragged row grows with the rows, the last is never
         empty."""
         made: dict[str, Column] = {}
@@ -164,9 +164,9 @@ class Maker:
             made[fed.name] = Ragged(Strings.of(values) if isinstance(values, list) else values.astype(np.int64), splits)
         return made
 
-    def hints(self, ref: Ref) -> Hints:
+    def hints(self, ref: Ref) -> InputHints:
         """The hints on where a tensor's values go."""
-        found, stack, seen = Hints(), [ref], {ref}
+        found, stack, seen = InputHints(), [ref], {ref}
         while stack:
             here = stack.pop()
             for name, i in self._consumers.get(here, ()):
@@ -179,7 +179,7 @@ class Maker:
                             stack.append(ahead)
         return found
 
-    def _meet(self, found: Hints, name: str, i: int) -> None:
+    def _meet(self, found: InputHints, name: str, i: int) -> None:
         node = self._runner.graph.nodes[name]
         if node.op in ("LookupTableFindV2", "LookupTableFind") and i == 1:
             if self._runner.graph.nodes[node.inputs[0][0]].op == TABLE and len(found.keys) < MAX_VOCABULARY:
@@ -195,7 +195,7 @@ class Maker:
         elif node.op in ("ParseExampleV2", "ParseExample", "ParseSingleExample") and i == 0:
             found.parsed.append(name)
 
-    def _column(self, fed: Fed, hints: Hints, rows: int) -> Column:
+    def _column(self, fed: FeedSpec, hints: InputHints, rows: int) -> Column:
         count = rows * int(np.prod(fed.dims, dtype=np.int64))
         values = self._edged(fed, hints, self._values(fed.dtype.kind, hints, count))
         if isinstance(values, list):
@@ -204,7 +204,9 @@ class Maker:
         columns = fed.input.columns
         return values.astype(dtype).reshape((rows, columns) if columns else (rows,))
 
-    def _edged(self, fed: Fed, hints: Hints, values: NDArray[Any] | list[bytes]) -> NDArray[Any] | list[bytes]:
+    def _edged(
+        self, fed: FeedSpec, hints: InputHints, values: NDArray[Any] | list[bytes]
+    ) -> NDArray[Any] | list[bytes]:
         """The values, one in three replaced by one of the edges that the input can hold."""
         if not self._edges or fed.dtype.kind == "b" or hints.parsed or hints.number:
             return values
@@ -218,7 +220,7 @@ class Maker:
             values[i] = edges[int(self._random.integers(len(edges)))]
         return values
 
-    def _values(self, kind: str, hints: Hints, count: int) -> NDArray[Any] | list[bytes]:
+    def _values(self, kind: str, hints: InputHints, count: int) -> NDArray[Any] | list[bytes]:
         random = self._random
         if kind == "f":
             return random.standard_normal(count, np.float32)

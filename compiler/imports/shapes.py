@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.feeds import Fed, feeds_of
+from freshet_serving.compiler.imports.feeds import FeedSpec, feeds_of
 from freshet_serving.compiler.imports.foreign_graph import INPUT, Ref
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.processor.columns import Column
@@ -26,7 +26,9 @@ SHAPE_OPERAND = {"Reshape": 1, "BroadcastTo": 1, "Fill": 0}
 class Shapes:
     """Shapes and values of all tensors of a model on the samples."""
 
-    def __init__(self, runner: Runner, inputs: Sequence[Fed], outputs: Sequence[Ref], samples: list[dict[str, Column]]):
+    def __init__(
+        self, runner: Runner, inputs: Sequence[FeedSpec], outputs: Sequence[Ref], samples: list[dict[str, Column]]
+    ):
         self.graph, self.runner = runner.graph, runner
         self.order = self.graph.ancestors(outputs)
         self.constant: set[str] = set()

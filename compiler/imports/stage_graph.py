@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.feeds import DENSE, PADDED, Fed
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec
 from freshet_serving.compiler.imports.foreign_graph import HANDLE, INPUT, TABLE, VARIABLE, ForeignNode, Ref, text
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.processor.errors import TooLarge
@@ -19,7 +19,7 @@ MAX_NBYTES = 2**31 - (1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StageOutput:
     """One output of a stage: a tensor, and for ragged rows the row of each of its values."""
 
     spec: Input
@@ -30,17 +30,17 @@ class Staged:
 class StageWriter:
     """Collects a stage's outputs, then writes the graph that computes them."""
 
-    def __init__(self, runner: Runner, inputs: Sequence[Fed]) -> None:
+    def __init__(self, runner: Runner, inputs: Sequence[FeedSpec]) -> None:
         self._runner, self._graph = runner, runner.graph
         self._inputs = {node: fed for fed in inputs for node in fed.nodes}
-        self.outputs: list[Staged] = []
+        self.outputs: list[StageOutput] = []
 
     def add(self, spec: Input, values: Ref, segments: Ref | None = None) -> str:
         """An output of that name, or of the one that the same tensors have already; returns it."""
         for known in self.outputs:
             if (known.values, known.segments, known.spec.dtype) == (values, segments, spec.dtype):
                 return known.spec.name
-        self.outputs.append(Staged(spec, values, segments))
+        self.outputs.append(StageOutput(spec, values, segments))
         return spec.name
 
     @property

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.frameworks import quiet, tf
-from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, Fed, feeds_of
+from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, FeedSpec, feeds_of
 from freshet_serving.compiler.imports.ops import STAGE, check_ops
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Corrupt
@@ -99,20 +99,20 @@ class TensorFlowStage:
         return Ragged(column, np.searchsorted(segments, np.arange(rows + 1)).astype(np.int64))
 
 
-def _fed(spec: Input, nodes: Mapping[str, Any]) -> Fed | None:
+def _fed(spec: Input, nodes: Mapping[str, Any]) -> FeedSpec | None:
     """How an input is fed, by the placeholders that there are for it; None if the stage does not take it."""
     name = f"input/{spec.name}"
     for kind in (SPARSE, RAGGED):
         present = [name + part for part in COMPONENTS[kind] if name + part in nodes]
         if present and (kind == RAGGED or f"{name}/indices" in nodes or f"{name}/shape" in nodes):
             values = nodes.get(f"{name}/values")
-            return Fed(spec.name, kind, _dtype(values) if values is not None else np.dtype(np.int64))
+            return FeedSpec(spec.name, kind, _dtype(values) if values is not None else np.dtype(np.int64))
     if name not in nodes:
         return None
     dims = [d.size for d in nodes[name].attr["shape"].shape.dim]
     if spec.ragged:
-        return Fed(spec.name, PADDED, _dtype(nodes[name]))
-    return Fed(spec.name, DENSE, _dtype(nodes[name]), tuple(dims[1:]))
+        return FeedSpec(spec.name, PADDED, _dtype(nodes[name]))
+    return FeedSpec(spec.name, DENSE, _dtype(nodes[name]), tuple(dims[1:]))
 
 
 def _dtype(node: Any) -> np.dtype[Any]:

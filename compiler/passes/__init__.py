@@ -4,13 +4,13 @@ optimise      every pass in turn, until none finds anything more
 decompose     operations that backends lack, in those that they have
 graph         nodes, edges and constants, with static shapes
 patterns      what a node means, however a front end wrote it
-constants     what follows from constants alone, computed now
+constant_folding  what follows from constants alone, computed now
 cleanup       moves to no purpose and what is computed twice
 batchnorm     normalisation folded into the matrices beside it
 linear        dense layers in the one form that backends fuse
 interactions  interactions of features in cheaper forms
-useronce      what depends on the user alone, once a request
+user_candidate_split  what depends on the user alone, once a request
 flops         what a graph costs for each row
 """
 
-__all__ = ["decompose", "flops", "optimise", "useronce"]
+__all__ = ["decompose", "flops", "optimise", "user_candidate_split"]

@@ -32,7 +32,7 @@ def clean(graph: Graph) -> tuple[Graph, int]:
             if instead is not None:
                 edit.replace(ref, instead)
     found = edit.changes
-    merged, twice = _once(edit.done())
+    merged, twice = _eliminate_common_subexpressions(edit.done())
     return merged, found + twice
 
 
@@ -169,7 +169,7 @@ def _joined(graph: Graph, edit: Edit, ref: Ref, parts: Sequence[Ref], axis: int)
     return edit.concat(parts, axis, graph.dtype(ref))
 
 
-def _once(graph: Graph) -> tuple[Graph, int]:
+def _eliminate_common_subexpressions(graph: Graph) -> tuple[Graph, int]:
     """Nodes of equal operation, attributes and inputs are one."""
     edit = Edit(graph)
     same: dict[Ref, Ref] = {}

@@ -45,7 +45,7 @@ MOVES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class PassEffect:
     """The effect of one pass. found: places changed. nodes: that are run for a batch no more; flops: that a row takes
     no more. Nodes may be below 0: some forms have more of them and take less work. applied: whether the graph was left
     so; a pass that would add to a row's work is not."""

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.compiler.passes import batchnorm, cleanup, constants, interactions, linear
-from freshet_serving.compiler.passes.flops import Effect, counted, flops, node_count
+from freshet_serving.compiler.passes import batchnorm, cleanup, constant_folding, interactions, linear
+from freshet_serving.compiler.passes.flops import PassEffect, counted, flops, node_count
 from freshet_serving.compiler.passes.graph import Graph
 
 Pass = Callable[[Graph], tuple[Graph, int]]
 
 PASSES: dict[str, Pass] = {
-    "constants": constants.fold,
+    "constants": constant_folding.fold,
     "cleanup": cleanup.clean,
     "dense layers": linear.fuse,
     "batch norm": batchnorm.fold,
@@ -28,25 +28,25 @@ MAX_ROUNDS = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Optimised:
+class OptimisedGraph:
     """A dense graph after all passes, and what each of them did, summed over their rounds, or would have done. layers:
     dense layers that a backend can run as one kernel each."""
 
     graph: DenseGraph
-    effects: list[Effect]
+    effects: list[PassEffect]
     layers: int
 
 
-def optimise(dense: DenseGraph) -> Optimised:
+def optimise(dense: DenseGraph) -> OptimisedGraph:
     """The same function of the same weights, cheaper to run."""
     graph, effects = improve(Graph.of_dense(dense))
-    return Optimised(graph.to_dense(dense.weights), effects, linear.layers(graph))
+    return OptimisedGraph(graph.to_dense(dense.weights), effects, linear.layers(graph))
 
 
-def improve(graph: Graph) -> tuple[Graph, list[Effect]]:
+def improve(graph: Graph) -> tuple[Graph, list[PassEffect]]:
     """A graph after all passes, and the effects of those that had any, or would have had."""
-    done = {name: Effect(name, 0, 0, 0) for name in PASSES}
-    refused: dict[str, Effect] = {}
+    done = {name: PassEffect(name, 0, 0, 0) for name in PASSES}
+    refused: dict[str, PassEffect] = {}
     for _ in range(MAX_ROUNDS):
         before = graph
         refused.clear()
@@ -61,13 +61,13 @@ def improve(graph: Graph) -> tuple[Graph, list[Effect]]:
     return graph, [*(effect for effect in done.values() if effect.found), *refused.values()]
 
 
-def apply(name: str, run: Pass, graph: Graph) -> tuple[Graph, Effect]:
+def apply(name: str, run: Pass, graph: Graph) -> tuple[Graph, PassEffect]:
     """Applies one pass: the graph that it leaves, and its effect."""
     after, found = run(graph)
     if not found:
-        return graph, Effect(name, 0, 0, 0)
-    return after, Effect(name, found, node_count(graph) - node_count(after), flops(graph) - flops(after))
+        return graph, PassEffect(name, 0, 0, 0)
+    return after, PassEffect(name, found, node_count(graph) - node_count(after), flops(graph) - flops(after))
 
 
-def _sum(a: Effect, b: Effect) -> Effect:
-    return Effect(a.name, a.found + b.found, a.nodes + b.nodes, a.flops + b.flops)
+def _sum(a: PassEffect, b: PassEffect) -> PassEffect:
+    return PassEffect(a.name, a.found + b.found, a.nodes + b.nodes, a.flops + b.flops)

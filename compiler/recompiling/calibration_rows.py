@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.compiler.building.calibrate import Labelled
+from freshet_serving.compiler.building.calibrate import LabelledRows
 from freshet_serving.compiler.dense.dense_graph import Matrix
 from freshet_serving.processor.backends.base import aligned
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import needed
-from freshet_serving.processor.features.plan import SparsePlan, Unfit
+from freshet_serving.processor.features.plan import NonFiniteInput, SparsePlan
 from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.package.manifest import Feature, Input, Manifest
-from freshet_serving.processor.package.version import VersionReader, table_file
-from freshet_serving.processor.package.warmup import WARMUP, parse_warmup
-from freshet_serving.processor.tables.quantise import Stored, dequantise
+from freshet_serving.processor.repository.version import VersionReader, table_file
+from freshet_serving.processor.repository.warmup import WARMUP, parse_warmup
+from freshet_serving.processor.tables.quantise import StoredRows, dequantise
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.served_version import ServedVersion
 
@@ -33,7 +33,7 @@ CHUNK_ROWS, PRACTICE_ROWS = 4096, 4096
 LABEL = "label"
 
 
-def drawn_rows(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
+def random_inputs(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
     """x float32 [rows, width]: embeddings of random ids of each table, floats of a standard normal. A table that holds
     nothing gives small numbers."""
     random, m = np.random.default_rng(seed), reader.manifest
@@ -49,7 +49,7 @@ def drawn_rows(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
                 file = files[spec.name]
                 picked = random.integers(0, spec.rows, rows)
                 scales = file["scales"][picked] if "scales" in file else np.empty(0, np.float32)
-                x[:, block] = dequantise(Stored(file["rows"][picked], scales), spec.dtype)
+                x[:, block] = dequantise(StoredRows(file["rows"][picked], scales), spec.dtype)
             else:
                 x[:, block] *= 0.05
         if feature.length:
@@ -57,7 +57,7 @@ def drawn_rows(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
     return x
 
 
-def rows_of_practice(reader: VersionReader, labelled: Labelled | None) -> Matrix | None:
+def calibration_set(reader: VersionReader, labelled: LabelledRows | None) -> Matrix | None:
     """x float32 [rows, width] as requests bring it: labelled rows, or else those recorded for the version; None without
     either."""
     if labelled is not None:
@@ -65,18 +65,18 @@ def rows_of_practice(reader: VersionReader, labelled: Labelled | None) -> Matrix
     m = reader.manifest
     if WARMUP not in m.files:
         return None
-    filling = _Filling(reader)
+    filling = _DenseInputBuilder(reader)
     found: list[Matrix] = []
     for request in parse_warmup(reader.file(WARMUP), m.inputs):
         # What was recorded when its numbers were not refused yet says nothing of practice.
-        with suppress(Unfit):
+        with suppress(NonFiniteInput):
             found.append(filling.rows(request))
         if sum(map(len, found)) >= PRACTICE_ROWS:
             break
     return np.concatenate(found)[:PRACTICE_ROWS] if found else None
 
 
-def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: int = 200_000) -> Labelled:
+def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: int = 200_000) -> LabelledRows:
     """The first `most` rows of a Parquet file as a request of the model would bring them; raises BadInput.
 
     Its columns are the model's inputs, or else its features, by name; `label` holds 0 or 1. The output that tells it is
@@ -88,17 +88,17 @@ def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: i
     labels = table.column(label).to_numpy().astype(np.float32)
     if not np.isin(labels, (0, 1)).all():
         raise BadInput(f"data: column {label[:64]!r}: 0 or 1 wanted")
-    m, filling = reader.manifest, _Filling(reader)
+    m, filling = reader.manifest, _DenseInputBuilder(reader)
     x = aligned((len(labels), m.width))
     for start in range(0, len(labels), CHUNK_ROWS):
         part = table.slice(start, CHUNK_ROWS)
         x[start : start + len(part)] = filling.rows({spec.name: _column(part, spec, m) for spec in m.inputs})
     noted = m.notes.get("labels")
     output = noted.get(label) if isinstance(noted, dict) else None
-    return Labelled(x, labels, output if isinstance(output, str) else "")
+    return LabelledRows(x, labels, output if isinstance(output, str) else "")
 
 
-class _Filling:
+class _DenseInputBuilder:
     """What a server makes of a version's requests."""
 
     def __init__(self, reader: VersionReader) -> None:
@@ -110,7 +110,7 @@ class _Filling:
 
     def rows(self, columns: Mapping[str, Column]) -> Matrix:
         """x of a request's columns."""
-        bound, counts = self._plan.bind(columns), np.zeros((max(1, len(self._manifest.tables)), 2), np.int64)
+        bound, counts = self._plan.bind_inputs(columns), np.zeros((max(1, len(self._manifest.tables)), 2), np.int64)
         x = aligned((bound.rows, self._manifest.width))
         self._plan.fill(self._tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, counts)
         return x

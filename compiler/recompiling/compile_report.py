@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from freshet_serving.compiler.building.calibrate import Calibration, by_variant, variant_name
-from freshet_serving.compiler.recompiling.recompile import Report
+from freshet_serving.compiler.recompiling.recompile import CompileReport
 from freshet_serving.processor.package.manifest import ExecutableEntry
 
 LABELS = ("rows a run", "largest error", "new weights, ms")
@@ -16,7 +16,7 @@ LABELS = ("rows a run", "largest error", "new weights, ms")
 FRAME = 3
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: CompileReport, console: Console) -> None:
     """Prints a row a bucket, a column a variant: median us of one run on one thread; the chosen one is marked. Variants
     that are too many for the width stand in tables of their own."""
     chosen = {bucket: variant_name(entry) for bucket, entry in report.chosen.items()}
@@ -64,7 +64,7 @@ def _fitting(columns: dict[str, list[str]], width: int) -> Iterator[list[str]]:
         yield group
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: CompileReport) -> Iterator[str]:
     """What is said below the tables."""
     yield from report.passes
     for name, change in report.calibration.auc.items():

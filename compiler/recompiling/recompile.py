@@ -22,30 +22,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from freshet_serving.compiler.backends.base import Lowered, Variant
+from freshet_serving.compiler.backends.base import LoweredGraph, Variant
+from freshet_serving.compiler.building.bucket_list import bucket_list, interpolated
 from freshet_serving.compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate, variant_name
 from freshet_serving.compiler.building.compile import BUCKETS, build, checked_buckets, lower, parse_variant, variants
-from freshet_serving.compiler.building.ladder import interpolated, ladder
-from freshet_serving.compiler.building.parts import Parts, parts
+from freshet_serving.compiler.building.parts import GraphParts, parts
 from freshet_serving.compiler.building.role_compiler import RoleCompiler
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
 from freshet_serving.compiler.progress import Reporter
 from freshet_serving.compiler.recompiling.calibration_rows import (
-    drawn_rows,
+    calibration_set,
+    random_inputs,
     read_labelled,
     read_sample,
-    rows_of_practice,
 )
 from freshet_serving.processor.backends.opening import executable_files
 from freshet_serving.processor.backends.registry import builtin
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound
 from freshet_serving.processor.machine import this_machine
-from freshet_serving.processor.mirror.repositories import open_repository
-from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.package.manifest import CANDIDATE, PRECISIONS, WHOLE, ExecutableEntry, File, Manifest
-from freshet_serving.processor.package.place import VersionPlace
 from freshet_serving.processor.package.tensors import crc32
-from freshet_serving.processor.package.version import GRAPH, MANIFEST, VersionReader, sealed
+from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.processor.repository.storage import VersionStorage
+from freshet_serving.processor.repository.version import GRAPH, MANIFEST, VersionReader, sealed
 
 COMPILED = "compiled"
 PRICED = (1, 8, 64, 256, 1024)
@@ -71,7 +71,7 @@ class CompileOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CompileReport:
     """The report of what compile_version() did. calibration: of the whole graph; others: of its parts, by role. passes:
     what was done to the graph before. skipped: variants that could not be compiled here, and why."""
 
@@ -95,14 +95,14 @@ def compile_version(
     folder: Path,
     options: CompileOptions,
     reporter: Reporter,
-    place: VersionPlace | None = None,
+    storage: VersionStorage | None = None,
     keyring: Keyring = NO_KEYS,
-) -> Report:
+) -> CompileReport:
     """Compiles, calibrates and commits. place: where the version lives, if not in the folder. Raises BadInput, NotFound
     or Conflict, and then leaves the version as it was."""
     with _alone(folder):
-        reader = VersionReader(folder, place=place, keyring=keyring)
-        reader.bring()
+        reader = VersionReader(folder, storage=storage, keyring=keyring)
+        reader.fetch()
         before = reader.manifest
         reader.verify(before.files.keys() - executable_files(before))
         if not any(name.startswith(f"{GRAPH}/") for name in before.files):
@@ -110,7 +110,7 @@ def compile_version(
         graph = DenseGraph.load(folder / GRAPH, reader.dense())
         labelled = None if options.data is None else read_labelled(reader, options.data, options.label)
         buckets = _buckets(graph, reader, options)
-        given = rows_of_practice(reader, labelled)
+        given = calibration_set(reader, labelled)
         wanted, skipped = _wanted(options, given is not None)
         kept = _files(folder)
         try:
@@ -129,14 +129,14 @@ def compile_version(
             _remove(folder, _files(folder) - kept)
             raise
         for name in sorted(executable_files(manifest)):
-            reader.place.send(name)
-        reader.place.replace(MANIFEST, text)
+            reader.storage.send(name)
+        reader.storage.replace(MANIFEST, text)
         outdone = _files(folder) - executable_files(manifest) - executable_files(before)
         for name in sorted(outdone):
-            reader.place.remove(name)
+            reader.storage.remove(name)
         _remove(folder, outdone)
     others = {role: calibration for role, calibration in calibrations.items() if role != WHOLE}
-    return Report(manifest, calibrations[WHOLE], others, found.lines(), skipped, told)
+    return CompileReport(manifest, calibrations[WHOLE], others, found.lines(), skipped, told)
 
 
 def find_version(target: str, repository: str | None, version: int | None) -> VersionReader:
@@ -211,7 +211,7 @@ def _buckets(graph: DenseGraph, reader: VersionReader, options: CompileOptions) 
         return checked_buckets(options.buckets)
     if options.sample is None:
         return sorted({e.bucket for e in reader.manifest.executables if e.role == WHOLE}) or list(BUCKETS)
-    return ladder(
+    return bucket_list(
         read_sample(options.sample), options.most, interpolated(_prices(graph, _rows(graph, reader, max(PRICED))))
     )
 
@@ -219,12 +219,12 @@ def _buckets(graph: DenseGraph, reader: VersionReader, options: CompileOptions) 
 def _rows(graph: DenseGraph, reader: VersionReader, rows: int) -> Matrix:
     """What executables are compared on. An imported graph brings its own examples: numbers that its stage would never
     give may be NaN in one library and none in another."""
-    return graph.sample(rows) if reader.manifest.stage else drawn_rows(reader, rows)
+    return graph.sample(rows) if reader.manifest.stage else random_inputs(reader, rows)
 
 
 def _prices(graph: DenseGraph, rows: Matrix) -> dict[int, float]:
     """Seconds of a run at some batch sizes, by the backend whose one artefact runs at any."""
-    lowered: Lowered = lower(graph, Variant("onnxruntime"))
+    lowered: LoweredGraph = lower(graph, Variant("onnxruntime"))
     with tempfile.TemporaryDirectory(prefix="freshet-") as aside:
         entries = [build(lowered, bucket, Path(aside)) for bucket in PRICED]
         found = calibrate(graph, Path(aside), entries, rows)
@@ -234,7 +234,7 @@ def _prices(graph: DenseGraph, rows: Matrix) -> dict[int, float]:
 def _manifest(
     before: Manifest,
     folder: Path,
-    found: Parts,
+    found: GraphParts,
     calibrations: Mapping[str, Calibration],
     compiling: RoleCompiler,
     options: CompileOptions,

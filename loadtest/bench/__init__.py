@@ -22,7 +22,7 @@ labelled_tables  the tables of `make bench-defaults`
 random_tables   the tables of `make bench-small-tables`
 bench_passes    what the compiler's passes gain
 bench_useronce  what the user-once division gains
-practice        rows of practice, and what is compiled with them
+calibration_rows  rows of practice, and what is compiled with them
 bare            the engine with nothing around it
 bench_engine    the engine against the bare loop
 engine_time     processor time of the engine, in whichever checkout is imported
@@ -34,10 +34,10 @@ crowding        what a saturated neighbour does to latency
 lookup          lookups against numpy.take, and against an overlay index
 bench_hashing   the hash kernel against the library
 loading         how long executables take from disk
-starting        a start from a snapshot against a fresh version
+startup_time    a start from a snapshot against a fresh version
 scale           one table of 20 million rows
 memory_budget   a memory budget against all rows in memory
 dtypes          smaller rows on real data
 """
 
-__all__ = ["practice"]
+__all__ = ["calibration_rows"]

@@ -18,7 +18,7 @@ class BareLoop:
         self._version = processor.replica(requests[0].model)
         self._state = self._version.pin(READERS - 1)
         self.requests = len(requests)
-        bound = [self._version.plan.bind(r.inputs) for r in requests]
+        bound = [self._version.plan.bind_inputs(r.inputs) for r in requests]
         rows = bound[0].rows
         buckets = sorted(self._state.executables)
         a_batch = max(1, buckets[-1] // rows)
@@ -45,4 +45,4 @@ class BareLoop:
 
     def _bind(self, bucket: int) -> tuple[Matrix, Callable[[], None]]:
         x = np.zeros((bucket, self._version.plan.width), np.float32)
-        return x, self._state.executables[bucket].bind(x, {"score": np.empty((bucket, 1), np.float32)})
+        return x, self._state.executables[bucket].bind_buffers(x, {"score": np.empty((bucket, 1), np.float32)})

@@ -33,7 +33,7 @@ from freshet_serving.compiler.building.auc import auc
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.embedding.multi_hash import key_transform
-from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer
@@ -107,9 +107,9 @@ class SparedTable:
         config = replace(self._config, tables=tables)
         settings = replace(self._settings, seed=seed)
         trainer = Trainer(draft(config, self._scaling), settings, tables=tables)
-        trainer.dense.begin_at(self._log_odds)
+        trainer.dense.set_initial_bias(self._log_odds)
         every = max(1, self._steps() // SWEEPS)
-        with Ahead(self._learned.batches(settings.batch_rows), trainer.transform) as works:
+        with PrefetchPipeline(self._learned.batches(settings.batch_rows), trainer.transform) as works:
             for work in works:
                 trainer.learn(work)
                 if trainer.steps % every == 0:
@@ -165,7 +165,7 @@ def _keys(table: TableConfig, ids: np.ndarray) -> np.ndarray:
 
 def _lookups(trainer: Trainer, batch: Batch) -> np.ndarray:
     """Ids of a batch, and those without a row."""
-    bound = trainer.plan.bind(batch.columns)
+    bound = trainer.plan.bind_inputs(batch.columns)
     counts = np.zeros((len(trainer.tables), 2), np.int64)
     x = np.empty((bound.rows, trainer.plan.width), np.float32)
     tables = descriptors([t.descriptor() for t in trainer.own.values()])

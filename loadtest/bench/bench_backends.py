@@ -26,7 +26,7 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.package.delta import Delta
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
 from loadtest.bench.bench_report import markdown, summary, unmet
@@ -117,7 +117,7 @@ def opened(name: str, repository: Path) -> LoadedVersion:
     folder = repository / "bench" / "1"
     version = ServedVersion(VersionReader(folder), 0, SystemClock())
     replica = Replica(version.files, version.control, 0, 1, SystemClock())
-    version.open(replica)
+    version.attach_replicas(replica)
     return LoadedVersion(name, folder, version, replica)
 
 
@@ -128,7 +128,7 @@ def costs(bench: Bench, sides: Sequence[LoadedVersion], result: Result) -> None:
         runs = {}
         for side in sides:
             with side.replica.pinned(0) as state:
-                x, _, call = side.replica.lend().get(state.executables[bucket])
+                x, _, call = side.replica.borrow_buffers().get(state.executables[bucket])
             x[...] = random.standard_normal(x.shape, np.float32) * np.float32(0.05)
             runs[side.name] = call
         times = in_turn(runs, bench.rounds)
@@ -181,7 +181,7 @@ def firsts(bench: Bench, repository: Path, result: Result) -> None:
         requests = [PredictRequest("bench", i) for i in bench_inputs(size, 8, bench.table_rows)]
         loaded, flipped = [], []
         for _ in range(2 if bench.quick else REPEATS):
-            with Watched.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
+            with WatchedProcessor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
                 loaded.append(timed(processor, requests))
                 processor.version.apply(dense_delta(processor.version, 0))
                 flipped.append(timed(processor, requests))
@@ -197,7 +197,7 @@ def firsts(bench: Bench, repository: Path, result: Result) -> None:
     )
 
 
-class Watched(Processor):
+class WatchedProcessor(Processor):
     """A processor whose version takes deltas that are in no repository."""
 
     version: ServedVersion

@@ -39,7 +39,7 @@ from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.parquet_copy import GROUP_ROWS
 from freshet_serving.models.data.source import Batch, Field, Source
-from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.pipeline.step_profile import overlap
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
@@ -222,16 +222,16 @@ def _trained(path: Path, rows: int) -> dict[str, Any]:
     trainer = Trainer(draft(config, {}), config.train, config.network)
     source = open_source(config.data, config.features)
     started_s = time.perf_counter()
-    with Ahead(_read(source, trainer), trainer.transform) as works:
+    with PrefetchPipeline(_read(source, trainer), trainer.transform) as works:
         for work in trainer.profile.waited(works):
             trainer.learn(work)
-    taken_s, spent = time.perf_counter() - started_s, trainer.profile.measured()
+    taken_s, stage_times = time.perf_counter() - started_s, trainer.profile.measured()
     return {
         "rows_per_s": rows / taken_s,
-        "overlap": overlap(spent, len(available())),
+        "overlap": overlap(stage_times, len(available())),
         "stages": {
             stage: {"rows_per_s": rows / one.wall_s, "cpu_s": one.cpu_s / rows * 1e6}
-            for stage, one in spent.items()
+            for stage, one in stage_times.items()
             if stage != "wait"
         },
     }

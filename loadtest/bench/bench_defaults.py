@@ -59,7 +59,7 @@ class LabelledSplit:
     def scores(self, settings: TrainSettings, seed: int) -> tuple[Float32s, Float32s]:
         """(labels, scores) of all rows that were not learned, after one epoch."""
         trainer = Trainer(self._manifest, replace(settings, seed=seed))
-        trainer.dense.begin_at(self._log_odds)
+        trainer.dense.set_initial_bias(self._log_odds)
         for batch in FirstRows(self._source, self.learned).batches(settings.batch_rows):
             trainer.learn(batch)
         labels, scores = [], []

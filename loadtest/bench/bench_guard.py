@@ -87,7 +87,7 @@ def costs(folder: Path, rounds: int, rows: int, say: Callable[[str], None]) -> A
                 processor.process(one)
             requests["looked at" if looked else "not"].append((time.process_time() - began_s) / 200 * 1e6)
             replica.sample._gathered.clear()
-        preview = model.vigilance.preview_s
+        preview = model.guard_stats.preview_s
     found = {
         "delta_ms": {mode: [wall for wall, _ in each] for mode, each in sides.items()},
         "delta_cpu_ms": {mode: [cpu for _, cpu in each] for mode, each in sides.items()},

@@ -100,7 +100,7 @@ def runner(graph: DenseGraph, rows: int, folder: Path) -> Callable[[], None]:
     (program,) = load(graph, folder, [entry]).programs
     loaded = program.with_weights(graph.weights)[rows]
     x = np.random.default_rng(1).standard_normal((rows, graph.width), np.float32)
-    return loaded.bind(x, {name: np.empty((rows, n), np.float32) for name, n in columns.items()})
+    return loaded.bind_buffers(x, {name: np.empty((rows, n), np.float32) for name, n in columns.items()})
 
 
 def main() -> None:

@@ -82,7 +82,7 @@ class SmallTable:
         """Train full version and deltas."""
         settings = replace(self.settings[which], seed=seed)
         trainer = Trainer(self._manifest, settings, self.config.network)
-        trainer.dense.begin_at(self._log_odds)
+        trainer.dense.set_initial_bias(self._log_odds)
         for batch in FirstRows(self.table, self.rows).batches(settings.batch_rows):
             trainer.learn(batch)
         full, asked = trainer.score(self.kept.columns), self.kept.slice(0, min(ASKED_ROWS, len(self.kept)))

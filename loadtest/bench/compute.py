@@ -28,7 +28,7 @@ KINDS = ("bare", "engine")
 IN_FLIGHT = 32
 
 
-class Computing:
+class ComputeProcesses:
     """Processes that compute the benchmark's requests when asked to. kind: bare | engine. threads: of each process,
     loops or sessions."""
 
@@ -75,9 +75,9 @@ class Computing:
 
 
 @contextlib.contextmanager
-def computing(*arguments: Any, **options: Any) -> Iterator[Computing]:
+def computing(*arguments: Any, **options: Any) -> Iterator[ComputeProcesses]:
     """A Computing that is ready; ended with the block."""
-    processes = Computing(*arguments, **options)
+    processes = ComputeProcesses(*arguments, **options)
     try:
         processes.wait()
         yield processes

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from freshet_serving.processor.engine import Processor, ProcessorConfig
-from freshet_serving.serving.front.exchange import Exchanges
-from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.front.exchange import ServingContext
+from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.app import DataApp
 from freshet_serving.serving.http.port import HttpPort, new_loop
 from freshet_serving.serving.http.protocol import PredictProtocol
@@ -23,14 +23,14 @@ from freshet_serving.serving.telemetry.metrics import Metrics
 from loadtest.load.payload import Payload
 
 
-class _Counting(PredictProtocol):
+class _CountingProtocol(PredictProtocol):
     """A connection that counts its answers."""
 
     answered = 0
 
-    def _answer(self, flight: Any, answer: Any) -> None:
-        super()._answer(flight, answer)
-        _Counting.answered += 1
+    def _answer(self, pending: Any, answer: Any) -> None:
+        super()._answer(pending, answer)
+        _CountingProtocol.answered += 1
 
 
 class FrontEnd:
@@ -40,9 +40,9 @@ class FrontEnd:
         self.processor = Processor.initialize(ProcessorConfig(repository=str(repository), compute="inline"))
         lifecycle: Lifecycle[Processor] = Lifecycle()
         lifecycle.open(self.processor)
-        self.app = DataApp(Exchanges(lifecycle, Metrics(lifecycle), FrontOptions()))
+        self.app = DataApp(ServingContext(lifecycle, Metrics(lifecycle), FrontendOptions()))
         self._loop = new_loop()
-        port = HttpPort(self.app, None, 1.0, functools.partial(_Counting, data_app=self.app))
+        port = HttpPort(self.app, None, 1.0, functools.partial(_CountingProtocol, data_app=self.app))
         port.config.load()
         port.lifespan = port.config.lifespan_class(port.config)
         self._messages = Payload.load(payload).messages("x", {})
@@ -67,10 +67,10 @@ class FrontEnd:
     async def _run(self, rounds: int) -> None:
         messages, count = self._messages, len(self._clients)
         for n in range(rounds):
-            wanted = _Counting.answered + count
+            wanted = _CountingProtocol.answered + count
             for at, client in enumerate(self._clients):
                 client.sendall(messages[(n * count + at) % len(messages)])
-            while _Counting.answered < wanted:
+            while _CountingProtocol.answered < wanted:
                 await asyncio.sleep(0)
             for client in self._clients:
                 client.recv(1 << 16)

@@ -32,7 +32,7 @@ Looks = list[list[Delta]]
 
 
 @dataclass(frozen=True, slots=True)
-class Poison:
+class PoisonCase:
     """A kind of poison. make: the looks, and the rows that are asked for afterwards, None for those that are asked for
     anyway."""
 
@@ -168,14 +168,14 @@ def _hitting(replay: Replay, feature: str, keys: NDArray[np.int64], seed: int) -
 
 
 POISONS = (
-    Poison("scores times 1.1", _scaled),
-    Poison("a table permuted", _permuted),
-    Poison("a table zeroed", _zeroed),
-    Poison("a batch of nine, rows times -3", _nine),
-    Poison("permuted, events 10^12", _events),
-    Poison("drift of 5 % a delta", _drift),
-    Poison("500 rows that nobody asks", _unasked),
-    Poison("2,000 new ids", _new_ids),
-    Poison("the next change a hundred times", _hundredfold),
+    PoisonCase("scores times 1.1", _scaled),
+    PoisonCase("a table permuted", _permuted),
+    PoisonCase("a table zeroed", _zeroed),
+    PoisonCase("a batch of nine, rows times -3", _nine),
+    PoisonCase("permuted, events 10^12", _events),
+    PoisonCase("drift of 5 % a delta", _drift),
+    PoisonCase("500 rows that nobody asks", _unasked),
+    PoisonCase("2,000 new ids", _new_ids),
+    PoisonCase("the next change a hundred times", _hundredfold),
 )
 DRIFT = POISONS[5]

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.data.source import Batch
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.package.delta import Delta
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching.aftermath import LabelSums
-from freshet_serving.processor.watching.sketch import Block, Sketch
+from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
+from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
 from freshet_serving.processor.watching.stats import HELD
 from loadtest.bench.guard_streams import MODEL, KeptStream
 
@@ -70,8 +70,8 @@ class Replay:
         repository = Repository(folder)
         self.model = ServedModel(MODEL, repository, load, connect, self.clock)
         self.model.poll()
-        self.ledger = Ledger.of(repository.version(MODEL, 1))
-        self._block, self._buffers = Block(1), self.replica.lend()
+        self.change_log = ChangeLog.of(repository.version(MODEL, 1))
+        self._block, self._buffers = StatsBlock(1), self.replica.borrow_buffers()
         self.asked, self.followed = kept.asked[0], 0
 
     @property
@@ -93,19 +93,19 @@ class Replay:
     def publish(self, *deltas: Delta) -> None:
         """Publish deltas, each behind the newest generation whatever it was made for, and have the server look once."""
         for delta in deltas:
-            self.ledger.look()
-            history = self.ledger.history
-            self.ledger.publish(replace(delta, step=history.top + 1, parent_step=history.head.step))
+            self.change_log.look()
+            history = self.change_log.history
+            self.change_log.publish(replace(delta, step=history.top + 1, parent_step=history.head.step))
         self.clock.advance(self.kept.stream.delta_s)
         self.model.poll()
 
-    def bind(self, columns: Any) -> Any:
+    def bind_inputs(self, columns: Any) -> Any:
         """Bind the columns that the model reads."""
-        return self.replica.plan.bind({i.name: columns[i.name] for i in self.replica.manifest.inputs})
+        return self.replica.plan.bind_inputs({i.name: columns[i.name] for i in self.replica.manifest.inputs})
 
     def score(self, batch: Batch) -> Float32s:
         """Score rows by the state that is served, float32 [n]."""
-        bound, replica = self.bind(batch.columns), self.replica
+        bound, replica = self.bind_inputs(batch.columns), self.replica
         scores = np.empty(len(batch), np.float32)
         with replica.pinned(0) as state:
             bucket = max(state.executables)
@@ -134,7 +134,7 @@ class Replay:
         for first in range(0, len(batch), REQUEST_ROWS):
             if not self.replica.sample.wanted:
                 break
-            self.replica.sample.take(self.bind(batch.slice(first, first + REQUEST_ROWS).columns))
+            self.replica.sample.take(self.bind_inputs(batch.slice(first, first + REQUEST_ROWS).columns))
         for _ in range(max(1, seconds)):
             scores, label = self.score(batch), batch.label
             requests = -(-len(batch) // REQUEST_ROWS)
@@ -146,7 +146,7 @@ class Replay:
             self.clock.advance(float(seconds > 0))
             verdict = self.model.watch(self.clock.now_s(), 1, Sketch.total(1, [self._block]))
             if verdict is not None:
-                return self.model.take_back(verdict)
+                return self.model.auto_rollback(verdict)
         return []
 
     def follow(self, first: int, last: int) -> GoodOutcome:

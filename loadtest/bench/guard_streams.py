@@ -120,7 +120,7 @@ class KeptStream:
         return read_delta(self.deltas[number])
 
 
-class _Notes:
+class _HeldDeltaLog:
     def __init__(self) -> None:
         self.held: list[str] = []
 
@@ -137,7 +137,7 @@ def train_stream(stream: GuardStream, data: Path, folder: Path, deltas: int) -> 
     config, source = stream.open(data, folder, deltas)
     about = folder / f"{deltas}.json"
     if not about.exists():
-        notes, steps = _Notes(), []
+        notes, steps = _HeldDeltaLog(), []
         run = TrainingRun(config, source, reporter=notes)
         run.full()
         for generation in run.stream(stop_row=stream.full_rows + deltas * stream.delta_rows):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.processor.watching.delta_figures import rank_correlation
-from loadtest.bench.guard_poison import DRIFT, POISONS, Poison, drift_step
+from loadtest.bench.guard_poison import DRIFT, POISONS, PoisonCase, drift_step
 from loadtest.bench.guard_replay import GoodOutcome, Replay
 from loadtest.bench.guard_streams import KeptStream
 
@@ -54,7 +54,7 @@ def try_good(kept: KeptStream, folder: Path) -> GoodOutcome:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def try_poison(poison: Poison, kept: KeptStream, folder: Path, seed: int = 0) -> PoisonOutcome:
+def try_poison(poison: PoisonCase, kept: KeptStream, folder: Path, seed: int = 0) -> PoisonOutcome:
     """Try one poison behind WARM_DELTAS good deltas of a stream."""
     try:
         replay = Replay(kept, folder)
@@ -68,7 +68,7 @@ def try_poison(poison: Poison, kept: KeptStream, folder: Path, seed: int = 0) ->
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tried(poison: Poison, replay: Replay, seed: int) -> PoisonOutcome:
+def _tried(poison: PoisonCase, replay: Replay, seed: int) -> PoisonOutcome:
     if replay.held():
         return PoisonOutcome(NOT_TRIED, f"held before: {replay.held()}")
     looks, asked = poison.make(replay, seed)

@@ -17,7 +17,7 @@ def main() -> None:
     for absent in ("tensorflow", "keras", "jax"):
         sys.modules[absent] = None  # type: ignore[assignment]
     from freshet_serving.processor.clock import SystemClock
-    from freshet_serving.processor.package.version import VersionReader
+    from freshet_serving.processor.repository.version import VersionReader
     from freshet_serving.processor.versions.replica import Replica
     from freshet_serving.processor.versions.served_version import ServedVersion
 
@@ -25,7 +25,7 @@ def main() -> None:
     started_s = time.perf_counter()
     replica = Replica(version.files, version.control, 0, 1, SystemClock())
     opened_s = time.perf_counter()
-    version.open(replica)
+    version.attach_replicas(replica)
     ready_s = time.perf_counter()
     print(
         json.dumps(

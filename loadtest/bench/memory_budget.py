@@ -17,7 +17,7 @@ from freshet_serving.processor.kernels.hashing import init_rows
 from freshet_serving.processor.package.manifest import TableEntry
 from freshet_serving.processor.package.tensors import map_file, parse_tensors, write_tensors
 from freshet_serving.processor.tables.table import ServedTable, packed
-from freshet_serving.processor.tables.tier import Tally
+from freshet_serving.processor.tables.tier import TierStats
 from loadtest.bench.lookup import kernel_call
 from loadtest.bench.pairs import Pair, compare
 
@@ -58,13 +58,13 @@ def open_tables(folder: Path, rows: int) -> tuple[ServedTable, ServedTable, Zipf
     arrays = parse_tensors(map_file(path), "table").arrays
     bounded = ServedTable(spec, arrays, budget_nbytes=int(values.nbytes * SHARE), scratch=folder)
     traffic = ZipfReads(keys)
-    out, flip = np.empty((BATCH, DIM), np.float32), 1
+    out, publish_seq = np.empty((BATCH, DIM), np.float32), 1
     for seed in range(WARM_ROUNDS):
         for n, ids in enumerate(traffic.batches(1000 + seed)):
             kernel_call(bounded, 0, ids)(out)
             if n % 8 == 0:
-                bounded.tend(flip, flip + 1, 0.0)
-                flip += 1
+                bounded.maintain(publish_seq, publish_seq + 1, 0.0)
+                publish_seq += 1
     return whole, bounded, traffic
 
 
@@ -84,7 +84,7 @@ def runner(table: ServedTable, traffic: ZipfReads) -> Callable[[], list[float]]:
     return run
 
 
-def tally(table: ServedTable) -> Tally:
+def tally(table: ServedTable) -> TierStats:
     """The tally of a table with a memory budget: what its tiers hold and have done."""
     found = table.tier
     assert found is not None

@@ -25,7 +25,7 @@ from locust import FastHttpUser, constant, constant_throughput, events, task
 
 from loadtest.live.delta_files import generation_of, pending, publish
 from loadtest.live.questions import is_json, requests
-from loadtest.live.score_plan import Mixed, ScorePlan, WrongReply
+from loadtest.live.score_plan import MixedGenerations, ScorePlan, WrongReply
 from loadtest.load.encoding import (
     GENERATION,
     HEADER_LENGTH,
@@ -177,7 +177,7 @@ def stop(environment: Any, **_: Any) -> None:
 def record(name: str, response_time: float, exception: Exception | None, context: dict[str, Any], **_: Any) -> None:
     recorder: Measurements | None = context.get("recorder")
     if recorder is not None:
-        mixed = isinstance(exception, Mixed)
+        mixed = isinstance(exception, MixedGenerations)
         recorder.request(
             name, time.monotonic(), response_time / 1000, str(exception or ""), mixed, load=name != "delta"
         )

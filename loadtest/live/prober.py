@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.live.score_plan import Mixed, ScorePlan, WrongReply
+from loadtest.live.score_plan import MixedGenerations, ScorePlan, WrongReply
 from loadtest.load.encoding import GENERATION, HEADER_LENGTH, Signature, decode, encode_kserve
 from loadtest.load.measurements import Measurements
 
@@ -64,7 +64,7 @@ class Prober:
             try:
                 self._ask()
             except WrongReply as error:
-                fault, mixed = str(error), isinstance(error, Mixed)
+                fault, mixed = str(error), isinstance(error, MixedGenerations)
             except (OSError, http.client.HTTPException) as error:
                 fault = f"no reply: {type(error).__name__}"
             end_s = time.monotonic()

@@ -31,7 +31,7 @@ class WrongReply(Exception):
     """A reply of status 200 that is not an answer to its request."""
 
 
-class Mixed(WrongReply):
+class MixedGenerations(WrongReply):
     """Scores that are not those of the generation that the reply names."""
 
 
@@ -62,7 +62,7 @@ class ScorePlan:
             raise WrongReply(f"{len(wanted)} scores wanted, got {len(scores)}")
         # Written so that a NaN fails too.
         if not (np.abs(scores - wanted) <= TOLERANCE).all():
-            raise Mixed("the scores are not those of the generation that the reply names")
+            raise MixedGenerations("the scores are not those of the generation that the reply names")
 
     def columns(self, request: int) -> dict[str, NDArray[Any]]:
         """The inputs of one request."""

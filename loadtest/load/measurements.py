@@ -28,7 +28,7 @@ def microseconds(seconds: float) -> int:
 
 
 @dataclass(slots=True)
-class Kind:
+class RequestCounts:
     """Counts of one kind of request. failed: whatever was not answered right, mixed replies included."""
 
     latency: HdrHistogram
@@ -51,7 +51,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedDelta:
     """A delta published. way: admin | folder. answered_s: when the admin API said that it is served; by folder None."""
 
     generation: str
@@ -66,10 +66,10 @@ class Measurements:
     def __init__(self, start_s: float) -> None:
         self.start_s = start_s
         self.end_s = start_s
-        self.kinds: dict[str, Kind] = {}
+        self.kinds: dict[str, RequestCounts] = {}
         self.faults: Counter[str] = Counter()
         self.first_seen_s: dict[str, float] = {}
-        self.deltas: list[Published] = []
+        self.deltas: list[PublishedDelta] = []
         self.windows: list[Window] = []
         self._window, self._window_failed, self._window_end_s = histogram(), 0, start_s + WINDOW_S
 
@@ -83,7 +83,7 @@ class Measurements:
         load: bool = True,
     ) -> None:
         """Notes one finished request. load: it is one of those that the windows show."""
-        entry = self.kinds.setdefault(kind, Kind(histogram()))
+        entry = self.kinds.setdefault(kind, RequestCounts(histogram()))
         entry.latency.record_value(microseconds(latency_s))
         entry.requests += 1
         entry.mixed += mixed
@@ -104,7 +104,7 @@ class Measurements:
         self.first_seen_s.setdefault(generation, at_s)
 
     def published(self, generation: str, way: str, published_s: float, answered_s: float | None) -> None:
-        self.deltas.append(Published(generation, way, published_s, answered_s))
+        self.deltas.append(PublishedDelta(generation, way, published_s, answered_s))
 
     def totals(self) -> tuple[int, int, int]:
         """(requests, failed, mixed) of all kinds so far."""

@@ -42,7 +42,7 @@ from typing import Any
 import httptools
 
 from loadtest.load.arrivals import poisson
-from loadtest.load.outcome import Figures, Outcome, figures
+from loadtest.load.outcome import Figures, RequestOutcomes, figures
 from loadtest.load.payload import Payload
 
 ROOT = Path(__file__).parents[2]
@@ -190,7 +190,7 @@ class Generator:
         if job.send_deadline and job.deadline_s is not None:
             headers[TIMEOUT_HEADER] = f"{job.deadline_s * 1e3:g}"
         self._messages = payload.messages(f"{job.host}:{job.port}", headers)
-        self.outcome = Outcome.of(poisson(job.rate, job.warm_s + job.seconds, job.seed))
+        self.outcome = RequestOutcomes.of(poisson(job.rate, job.warm_s + job.seconds, job.seed))
         self.faults: Counter[str] = Counter()
         self.buffer = memoryview(bytearray(RECV_NBYTES))
         self._sent_s = [0.0] * len(self.outcome.due_s)

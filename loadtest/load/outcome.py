@@ -24,7 +24,7 @@ NEVER = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class RequestOutcomes:
     """The outcome of requests, one entry each, by when it was due. due_s: since the start. latency_us: from due to the
     last byte of its reply, NEVER without one. status: of the reply, 0 without one. late_us: by how much the generator
     sent it later than it could have, NEVER where it was not sent. answered_us: from when it was sent until the reply
@@ -37,16 +37,16 @@ class Outcome:
     answered_us: NDArray[np.int64]
 
     @classmethod
-    def of(cls, due_s: NDArray[np.float64]) -> Outcome:
+    def of(cls, due_s: NDArray[np.float64]) -> RequestOutcomes:
         """The Outcome of requests of which none is sent yet."""
         n = len(due_s)
         latency_us, late_us, answered_us = (np.full(n, NEVER, np.int64) for _ in range(3))
         return cls(due_s, latency_us, np.zeros(n, np.int16), late_us, answered_us)
 
-    def between(self, first_s: float, last_s: float) -> Outcome:
+    def between(self, first_s: float, last_s: float) -> RequestOutcomes:
         """The Outcome of the requests that were due in [first_s, last_s)."""
         a, b = np.searchsorted(self.due_s, [first_s, last_s])
-        return Outcome(
+        return RequestOutcomes(
             self.due_s[a:b], self.latency_us[a:b], self.status[a:b], self.late_us[a:b], self.answered_us[a:b]
         )
 
@@ -84,7 +84,7 @@ class Figures:
 
 
 def figures(
-    outcome: Outcome,
+    outcome: RequestOutcomes,
     first_s: float,
     last_s: float,
     deadline_s: float | None = None,

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed, serving
-from loadtest.peers.measure import GOALS, Arena, PeerSettings, document, write_compiled, write_model
+from loadtest.peers.measure import GOALS, PeerBench, PeerSettings, document, write_compiled, write_model
 from loadtest.peers.peers_report import markdown, summary, unmet
 from loadtest.peers.roster import PEERS, chosen
 from loadtest.reports.charts import Bar, bars
@@ -89,7 +89,7 @@ def main() -> int:
                     compiled = None
                     if settings.compiled:
                         compiled = stack.enter_context(start(work / "compiled", work / "compiled.log"))
-                    arena = Arena(work, work / "repository", server, settings, say, compiled)
+                    arena = PeerBench(work, work / "repository", server, settings, say, compiled)
                     try:
                         variants = arena.measure(peer, venvs, interpreter)
                     except (CommandFailed, subprocess.TimeoutExpired) as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.bench.practice import compile_with_practice
+from loadtest.bench.calibration_rows import compile_with_practice
 from loadtest.load import wrk
 from loadtest.load.launch import MODEL, CommandFailed, RunningServer, run_freshet
 from loadtest.load.payload import Payload, bench_inputs
@@ -73,7 +73,7 @@ class PeerVariant:
     figures: list[Figure]
 
 
-class Arena:
+class PeerBench:
     """Freshet, up for the whole run, and the payloads."""
 
     def __init__(

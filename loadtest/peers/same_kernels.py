@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
 from loadtest.peers.plain import Floats, Ids, split
@@ -28,17 +28,17 @@ class Scorer:
         reader = VersionReader(Path(folder))
         version = ServedVersion(reader, undo_depth=0, clock=clock)
         self._replica = Replica(reader, version.control, 0, threads, clock)
-        version.open(self._replica)
+        version.attach_replicas(self._replica)
         self._state = self._replica.pin(0)
-        self._buffers = self._replica.lend()
+        self._buffers = self._replica.borrow_buffers()
 
     def score(self, ids: Ids, floats: Floats) -> Floats:
         """float32 [n] for ids int64 [n, 26] and floats float32 [n, 13]."""
         version, state = self._replica, self._state
-        bound = version.plan.bind({"ids": ids, "floats": floats})
+        bound = version.plan.bind_inputs({"ids": ids, "floats": floats})
         scores = np.empty(bound.rows, np.float32)
         at = 0
-        for bucket in version.costs.cover(bound.rows):
+        for bucket in version.costs.bucket_plan(bound.rows):
             stop = min(at + bucket, bound.rows)
             x, outputs, run = self._buffers.get(state.executables[bucket])
             spans = np.array([(at, stop - at)], np.int64)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from freshet_serving.models.analysis.row_layers import RowPiece
+from freshet_serving.models.analysis.row_layers import RowChunk
 from freshet_serving.models.analysis.table_summary import TableSummary, norm_edge
 from freshet_serving.models.embedding.variable import norms
 from freshet_serving.processor.package.atomic import atomic_file
@@ -72,13 +72,13 @@ class RowsFile:
         self._name, self._steps, self._of = name, steps, -(-rows // MOST_ROWS) or 1
         self._writer.add_key_value_metadata({f"share.{name}": str(1 / self._of)})
 
-    def through(self, pieces: Iterable[RowPiece]) -> Iterator[RowPiece]:
+    def tee(self, pieces: Iterable[RowChunk]) -> Iterator[RowChunk]:
         """The same pieces; each is written once it is asked for."""
         for piece in pieces:
             self._write(piece)
             yield piece
 
-    def _write(self, piece: RowPiece) -> None:
+    def _write(self, piece: RowChunk) -> None:
         kept = slice(None) if self._of == 1 else _hashed(piece.keys) % np.uint64(self._of) == 0
         keys = piece.keys[kept]
         nobody = np.zeros(len(keys), np.int64)

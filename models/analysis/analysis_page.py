@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.analysis.changed_rows import ChangedRows
-from freshet_serving.models.analysis.table_summary import NORMS_A_DOUBLING, Saving, TableSummary, norm_edge
+from freshet_serving.models.analysis.table_summary import NORMS_A_DOUBLING, SavingEstimate, TableSummary, norm_edge
 
 SUMMARY_HEADS = ("table", "rows", "dim", "type", "file", "memory", "optimizer", "lookups", "median norm")
 SAVING_HEADS = ("key", "value", "rows saved", "of all", "bytes saved", "lookups lost")
@@ -50,18 +50,18 @@ def page(title: str, notes: Sequence[str], summaries: Sequence[TableSummary], ch
 def summary_cells(summary: TableSummary) -> tuple[str, ...]:
     """A table in words, under SUMMARY_HEADS."""
     s = summary
-    sizes = (told_nbytes(nbytes) for nbytes in (s.file_nbytes, s.memory_nbytes, s.slots_nbytes))
+    sizes = (format_nbytes(nbytes) for nbytes in (s.file_nbytes, s.memory_nbytes, s.slots_nbytes))
     lookups = f"{s.lookups:,}" if s.counted else ""
     return s.name, f"{s.rows:,}", str(s.dim), s.dtype, *sizes, lookups, f"{s.median_norm():.3g}"
 
 
-def saving_cells(summary: TableSummary, saving: Saving) -> tuple[str, ...]:
+def saving_cells(summary: TableSummary, saving: SavingEstimate) -> tuple[str, ...]:
     """A saving in words, under SAVING_HEADS; bytes are those of a server and of the optimizer together."""
     nbytes = saving.rows * (summary.memory_nbytes + summary.slots_nbytes) / max(1, summary.rows)
     value = f"{saving.value:.3g}" if saving.key == "evict_below_norm" else f"{saving.value:,.0f}"
     lost = "" if math.isnan(saving.lookups) else f"{saving.lookups:.2%}"
     share = f"{saving.rows / max(1, summary.rows):.1%}"
-    return saving.key, value, f"{saving.rows:,}", share, told_nbytes(round(nbytes)), lost
+    return saving.key, value, f"{saving.rows:,}", share, format_nbytes(round(nbytes)), lost
 
 
 def histograms(summary: TableSummary) -> list[tuple[str, list[str], list[int]]]:
@@ -81,7 +81,7 @@ def histograms(summary: TableSummary) -> list[tuple[str, list[str], list[int]]]:
     return found
 
 
-def told_nbytes(nbytes: int) -> str:
+def format_nbytes(nbytes: int) -> str:
     """Bytes as they are read: 3.1 MB; "" for none."""
     if not nbytes:
         return ""

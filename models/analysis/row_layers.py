@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.chain.contents import NO_SCALES, Contents, stored, widened
 from freshet_serving.processor.kernels import index as hash_index
-from freshet_serving.processor.package.version import table_file
+from freshet_serving.processor.repository.log.contents import NO_SCALES, VersionContents, stored, widened
+from freshet_serving.processor.repository.version import table_file
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
@@ -24,7 +24,7 @@ PIECE_ROWS = 1 << 16
 NOBODY: Int64s = np.empty(0, np.int64)
 
 
-class RowPiece(NamedTuple):
+class RowChunk(NamedTuple):
     """Some rows: keys int64 [n], rows float32 [n, dim]; counts, how often training read each, and last_step int64 [n],
     where they are known."""
 
@@ -37,7 +37,7 @@ class RowPiece(NamedTuple):
 @dataclass(slots=True)
 class RowLayer:
     """One layer: keys int64 [n], distinct, in any order; rows [n, dim] as they are stored, with scales; ids that it
-    removed; counts and last_step as in RowPiece. index: of the keys, where the file has one."""
+    removed; counts and last_step as in RowChunk. index: of the keys, where the file has one."""
 
     keys: Int64s
     rows: NDArray[Any]
@@ -74,7 +74,7 @@ class RowLayers:
         self.name, self.dim, self._layers = name, dim, layers
 
     @classmethod
-    def of(cls, contents: Contents, name: str) -> RowLayers:
+    def of(cls, contents: VersionContents, name: str) -> RowLayers:
         """A table as the files of a generation have it; raises Corrupt. What deltas brought counts as read once."""
         entry, changes = contents.base.manifest.table(name), contents.changes[name]
         keys, rows, scales = contents.base_rows(name)
@@ -90,7 +90,7 @@ class RowLayers:
         """Rows of all layers together, of which some are hidden: what pieces() goes through."""
         return sum(len(layer.keys) for layer in self._layers)
 
-    def pieces(self) -> Iterator[RowPiece]:
+    def pieces(self) -> Iterator[RowChunk]:
         """Every row once."""
         hidden = NOBODY
         for number, layer in enumerate(self._layers):
@@ -102,7 +102,7 @@ class RowLayers:
                     None if column is None else column[piece][kept].astype(np.int64)
                     for column in (layer.counts, layer.last_step)
                 )
-                yield RowPiece(keys[kept], layer.wide(piece)[kept], counts, steps)
+                yield RowChunk(keys[kept], layer.wide(piece)[kept], counts, steps)
             if number + 1 < len(self._layers):
                 hidden = np.union1d(hidden, np.concatenate([layer.keys, layer.removed]))
 

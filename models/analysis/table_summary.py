@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.analysis.row_layers import RowPiece
+from freshet_serving.models.analysis.row_layers import RowChunk
 from freshet_serving.models.embedding.variable import norms
 
 ADMITTED_AFTER = (2, 3, 5, 10)
@@ -27,7 +27,7 @@ Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class SavingEstimate:
     """What one key of [tables.NAME] would save. rows: that would not be there; lookups: of those that training made,
     the share that would have read the default instead, nan where it is not known how many there were."""
 
@@ -70,7 +70,7 @@ class TableSummary:
     def aged(self) -> bool:
         return bool(self.rows_by_age.any())
 
-    def add(self, piece: RowPiece) -> None:
+    def add(self, piece: RowChunk) -> None:
         """Counts some rows more."""
         self.rows += len(piece.keys)
         counts = np.zeros(len(piece.keys), np.int64) if piece.counts is None else piece.counts
@@ -86,28 +86,32 @@ class TableSummary:
             ages = np.maximum(0, self.steps - piece.last_step)
             _tally(doubling_bins(ages), counts, self.rows_by_age, self.lookups_by_age)
 
-    def savings(self) -> list[Saving]:
+    def savings(self) -> list[SavingEstimate]:
         """Of admission at ADMITTED_AFTER, and of evictions that would save from a hundredth to nearly all rows; none
         of a hashed table, which has neither."""
-        found: list[Saving] = []
+        found: list[SavingEstimate] = []
         if self.hashed:
             return found
         if self.counted:
             for after, (rows, lost) in zip(ADMITTED_AFTER, self.admission):
-                found.append(Saving("admit_after", after, rows, lost / self.lookups))
+                found.append(SavingEstimate("admit_after", after, rows, lost / self.lookups))
         if self.aged:
             gone, lost_by = _from_the_end(self.rows_by_age), _from_the_end(self.lookups_by_age)
             edges = [i for i in range(2, BINS) if 0.01 * self.rows <= gone[i] < 0.99 * self.rows]
             for i in edges[-MOST_TOLD:]:
                 # What is in bin i or behind it is older than 2**(i-1) - 1 steps.
-                found.append(Saving("evict_after_steps", 2 ** (i - 1) - 1, int(gone[i]), self._share(lost_by[i])))
+                found.append(
+                    SavingEstimate("evict_after_steps", 2 ** (i - 1) - 1, int(gone[i]), self._share(lost_by[i]))
+                )
         below, lost_below = np.cumsum(self.rows_by_norm), np.cumsum(self.lookups_by_norm)
         told: set[int] = set()
         for share in NORM_SHARES:
             i = int(np.searchsorted(below, share * self.rows))
             if self.rows and i < NORM_BINS - 1 and i not in told and below[i] < self.rows:
                 told.add(i)
-                found.append(Saving("evict_below_norm", norm_edge(i + 1), int(below[i]), self._share(lost_below[i])))
+                found.append(
+                    SavingEstimate("evict_below_norm", norm_edge(i + 1), int(below[i]), self._share(lost_below[i]))
+                )
         return found
 
     def median_norm(self) -> float:
@@ -120,7 +124,7 @@ class TableSummary:
         return float(lookups) / self.lookups if self.lookups else math.nan
 
 
-def summarise(summary: TableSummary, pieces: Iterable[RowPiece], advance: Callable[[int], None]) -> TableSummary:
+def summarise(summary: TableSummary, pieces: Iterable[RowChunk], advance: Callable[[int], None]) -> TableSummary:
     """The summary with a table's rows counted. advance: told of rows that are done."""
     for piece in pieces:
         summary.add(piece)

@@ -11,8 +11,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import ITEM_NAMES, want_between, want_one_of
-from freshet_serving.models.zoo.option_types import Within
+from freshet_serving.models.config.toml_sections import ITEM_NAMES, require_between, require_one_of
+from freshet_serving.models.zoo.option_types import ClosedInterval
 from freshet_serving.processor.errors import BadInput, nearest
 from freshet_serving.processor.options import TYPE_NAMES, type_name
 
@@ -68,14 +68,14 @@ def _checked(kind: Any, value: Any, where: str) -> Any:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         checked = _checked(args[0], value, where)
-        for within in (extra for extra in args[1:] if isinstance(extra, Within)):
+        for within in (extra for extra in args[1:] if isinstance(extra, ClosedInterval)):
             for at, number in enumerate(checked) if isinstance(checked, tuple) else (("", checked),):
-                want_between(number, within.low, within.high, where if at == "" else f"{where}[{at}]")
+                require_between(number, within.low, within.high, where if at == "" else f"{where}[{at}]")
         return checked
     if origin is typing.Literal:
         if type(value) is not str:
             raise BadInput(f"{where}: one of {', '.join(map(str, args))} wanted, got {type_name(value)}")
-        want_one_of(value, args, where)
+        require_one_of(value, args, where)
         return value
     if kind in LISTS or origin in LISTS or (origin or kind).__module__ == "collections.abc":
         if not isinstance(value, list | tuple):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import section_of, want, want_one_of
+from freshet_serving.models.config.toml_sections import parse_section, require, require_one_of
 from freshet_serving.models.data.formats import FORMATS, RATED, STREAMS, TABLES, DataConfig, format_of
 from freshet_serving.processor.errors import BadInput
 
 
 def read_data(raw: dict[str, Any]) -> DataConfig:
     """[data] with its format filled in; raises BadInput."""
-    data = section_of(DataConfig, raw, "data")
-    want(data.path != "", "data.path", "a file, folder or glob", "")
+    data = parse_section(DataConfig, raw, "data")
+    require(data.path != "", "data.path", "a file, folder or glob", "")
     if data.format:
-        want_one_of(data.format, (*FORMATS, *STREAMS), "data.format")
+        require_one_of(data.format, (*FORMATS, *STREAMS), "data.format")
     else:
         folder = data.follow and "://" not in data.path
         data = dataclasses.replace(data, format="parquet" if folder else format_of(data.path))
@@ -24,16 +24,16 @@ def read_data(raw: dict[str, Any]) -> DataConfig:
         raise BadInput(f"data.follow: a folder of Parquet files, Redis or Kafka wanted, got format {data.format}")
     if data.format == "movielens":
         for label in labels:
-            want_one_of(label, RATED, "data.label")
+            require_one_of(label, RATED, "data.label")
     for role in ("label", "time", "weight"):
         if not table and getattr(data, role) and (role, data.format) != ("label", "movielens"):
             tables = f"{', '.join(TABLES[:-1])} and {TABLES[-1]}"
             raise BadInput(f"data.{role}: wanted only for {tables}; format {data.format} has its own")
     if table and not (labels and all(labels)):
         raise BadInput("data.label: the name of the column with the labels wanted, got nothing")
-    want(len(set(labels)) == len(labels), "data.label", "different columns", ", ".join(labels))
+    require(len(set(labels)) == len(labels), "data.label", "different columns", ", ".join(labels))
     for role in ("time", "weight"):
         column = getattr(data, role)
-        want(not column or column not in labels, f"data.{role}", "a column other than data.label", column)
-    want(not data.weight or data.weight != data.time, "data.weight", "a column other than data.time", data.weight)
+        require(not column or column not in labels, f"data.{role}", "a column other than data.label", column)
+    require(not data.weight or data.weight != data.time, "data.weight", "a column other than data.time", data.weight)
     return data

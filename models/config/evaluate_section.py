@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
-from freshet_serving.models.config.toml_sections import section_of, want
+from freshet_serving.models.config.toml_sections import parse_section, require
 from freshet_serving.processor.errors import BadInput
 
 GROUPED = ("id", "string")
@@ -25,15 +25,15 @@ class EvaluateConfig:
 
 def read_evaluate(raw: dict[str, Any], features: Sequence[FeatureConfig]) -> EvaluateConfig:
     """[evaluate] with its group filled in; raises BadInput."""
-    given = section_of(EvaluateConfig, raw, "evaluate")
+    given = parse_section(EvaluateConfig, raw, "evaluate")
     for i, name in enumerate(given.by):
-        want(name != "", f"evaluate.by[{i}]", "a column", "")
-        want(name not in given.by[:i], f"evaluate.by[{i}]", "a column once", name)
+        require(name != "", f"evaluate.by[{i}]", "a column", "")
+        require(name not in given.by[:i], f"evaluate.by[{i}]", "a column once", name)
     kinds = {f.name: f.kind for f in features}
     if given.group and kinds.get(given.group, "id") in ("ids", "strings"):
         raise BadInput(f"evaluate.group: a column of one value a row wanted, got {given.group!r} of lists")
     if "group" in raw:
-        want(given.group != "", "evaluate.group", "a column", "")
+        require(given.group != "", "evaluate.group", "a column", "")
     return EvaluateConfig(given.by, given.group or default_group(features))
 
 

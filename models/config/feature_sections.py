@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import section_of, want, want_between, want_one_of
+from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import default_features
 from freshet_serving.models.data.source import Field
@@ -86,7 +86,7 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
     for name, section in sections.items():
         where = f"features.{name}"
         implied = {"kind": kinds[name]} if kinds[name] else {}
-        feature = section_of(FeatureConfig, implied | section, where, name=name, column_kind="")
+        feature = parse_section(FeatureConfig, implied | section, where, name=name, column_kind="")
         _check_feature(feature, section, where)
         if feature.kind != "float":
             dim, table = section.get("dim", _DEFAULT_DIM), feature.table or name
@@ -95,7 +95,7 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
             _check_cross(feature, kinds[name], sections, kinds, where)
             feature = dataclasses.replace(feature, buckets=section.get("buckets", _DEFAULT_BUCKETS))
         if feature.transform in CLOCK_TRANSFORMS and not feature.from_:
-            want(data.clock != "", f"{where}.from", "the column of the time, since data.time says none,", "")
+            require(data.clock != "", f"{where}.from", "the column of the time, since data.time says none,", "")
             feature = dataclasses.replace(feature, from_=data.clock)
         features.append(feature)
     _check_tables(features)
@@ -103,7 +103,7 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
     for f in features:
         for role, columns in (("label", data.labels), ("weight", (data.weight,)), ("time", (data.time,))):
             if not f.cross and (role != "time" or f.transform not in CLOCK_TRANSFORMS):
-                want(f.column not in columns, f"features.{f.name}", f"a column other than data.{role}", f.column)
+                require(f.column not in columns, f"features.{f.name}", f"a column other than data.{role}", f.column)
     return features
 
 
@@ -123,19 +123,21 @@ def _section(sections: dict[str, Any], name: Any) -> dict[str, Any]:
 def _check_cross(
     feature: FeatureConfig, kind: str, sections: dict[str, Any], kinds: dict[str, str], where: str
 ) -> None:
-    want(feature.kind == kind, f"{where}.kind", f"{kind!r}, which this cross makes,", feature.kind)
-    want(
+    require(feature.kind == kind, f"{where}.kind", f"{kind!r}, which this cross makes,", feature.kind)
+    require(
         2 <= len(feature.cross) <= MAX_CROSSED_FEATURES,
         f"{where}.cross",
         f"2 to {MAX_CROSSED_FEATURES} features",
         ", ".join(feature.cross),
     )
-    want(len(set(feature.cross)) == len(feature.cross), f"{where}.cross", "each feature once", ", ".join(feature.cross))
-    want(not feature.from_, f"{where}.from", "no column beside cross", feature.from_)
-    want(not feature.transform, f"{where}.transform", "no transform beside cross", feature.transform)
+    require(
+        len(set(feature.cross)) == len(feature.cross), f"{where}.cross", "each feature once", ", ".join(feature.cross)
+    )
+    require(not feature.from_, f"{where}.from", "no column beside cross", feature.from_)
+    require(not feature.transform, f"{where}.transform", "no transform beside cross", feature.transform)
     for name in feature.cross:
         others = [other for other in sections if other != feature.name and "cross" not in sections[other]]
-        want_one_of(name, others, f"{where}.cross")
+        require_one_of(name, others, f"{where}.cross")
         made = kinds[name] or sections[name].get("kind")
         if made == "float":
             raise BadInput(f"{where}.cross: ids or strings wanted, {name!r} is a float; bucketize it, and cross that")
@@ -147,7 +149,7 @@ def _with_columns(features: list[FeatureConfig], data: DataConfig) -> list[Featu
     plain = [f for f in features if not f.cross and f.transform not in MADE]
     for f in plain:
         kind, other = read.setdefault(f.column, (f.kind, f.name))
-        want(
+        require(
             f.kind == kind,
             f"features.{f.name}.kind",
             f"{kind!r}, as features.{other} reads column {f.column!r},",
@@ -176,7 +178,7 @@ def _with_columns(features: list[FeatureConfig], data: DataConfig) -> list[Featu
 
 
 def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) -> None:
-    want(
+    require(
         NAME.fullmatch(feature.name) is not None,
         where,
         "a column named by letters, digits, '_', '.', '-'",
@@ -184,32 +186,32 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
     )
     if "from" in section:
         named = NAME.fullmatch(feature.from_) is not None
-        want(named, f"{where}.from", "a column named by letters, digits, '_', '.', '-'", feature.from_)
-    want_one_of(feature.kind, KINDS, f"{where}.kind")
-    want_one_of(feature.side, SIDES, f"{where}.side")
-    want_one_of(feature.combiner, COMBINERS, f"{where}.combiner")
+        require(named, f"{where}.from", "a column named by letters, digits, '_', '.', '-'", feature.from_)
+    require_one_of(feature.kind, KINDS, f"{where}.kind")
+    require_one_of(feature.side, SIDES, f"{where}.side")
+    require_one_of(feature.combiner, COMBINERS, f"{where}.combiner")
     if "transform" in section:
-        want_one_of(feature.transform, TRANSFORMS, f"{where}.transform")
+        require_one_of(feature.transform, TRANSFORMS, f"{where}.transform")
         fits = FLOAT_TRANSFORMS if feature.kind == "float" else MADE
         if feature.transform not in fits:
             others = "float" if feature.transform in FLOAT_TRANSFORMS else "id"
             raise BadInput(f"{where}.transform: only for kind {others}; this one is {feature.kind!r}")
     if feature.transform in MADE:
-        want(feature.kind == "id", f"{where}.kind", f"'id', which {feature.transform} makes,", feature.kind)
+        require(feature.kind == "id", f"{where}.kind", f"'id', which {feature.transform} makes,", feature.kind)
     _check_boundaries(feature, section, where)
     if "buckets" in section:
-        want("cross" in section, f"{where}.buckets", "only with cross", feature.buckets)
-        want_between(feature.buckets, 1, 2**63 - 1, f"{where}.buckets")
+        require("cross" in section, f"{where}.buckets", "only with cross", feature.buckets)
+        require_between(feature.buckets, 1, 2**63 - 1, f"{where}.buckets")
     if len(feature.name) > MAX_NAME and (feature.cross or feature.transform in MADE):
         raise BadInput(f"{where}: a name of up to {MAX_NAME} letters wanted for what is made of columns")
-    want_between(feature.max_length, 0, 1 << 20, f"{where}.max_length")
+    require_between(feature.max_length, 0, 1 << 20, f"{where}.max_length")
     if "dim" in section:
-        want_between(feature.dim, 1, 4096, f"{where}.dim")
+        require_between(feature.dim, 1, 4096, f"{where}.dim")
     if "dtype" in section:
-        want_one_of(feature.dtype, ROW_TYPES, f"{where}.dtype")
+        require_one_of(feature.dtype, ROW_TYPES, f"{where}.dtype")
     if "table" in section:
         named = NAME.fullmatch(feature.table) is not None
-        want(named, f"{where}.table", "letters, digits, '_', '.', '-'", feature.table)
+        require(named, f"{where}.table", "letters, digits, '_', '.', '-'", feature.table)
     embedded = tuple(k for k in KINDS if k != "float")
     meant_for = {
         "table": embedded,
@@ -219,7 +221,7 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
         "max_length": RAGGED,
     }
     if feature.combiner == "none" and feature.kind in RAGGED:
-        want(feature.max_length > 0, f"{where}.max_length", "1 or more for combiner none", feature.max_length)
+        require(feature.max_length > 0, f"{where}.max_length", "1 or more for combiner none", feature.max_length)
     for key, kinds in meant_for.items():
         if key in section and feature.kind not in kinds:
             raise BadInput(f"{where}.{key}: only for kind {', '.join(kinds)}; this one is {feature.kind!r}")
@@ -227,13 +229,13 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
 
 def _check_boundaries(feature: FeatureConfig, section: dict[str, Any], where: str) -> None:
     if feature.transform != "bucketize":
-        want("boundaries" not in section, f"{where}.boundaries", "only with transform bucketize", feature.transform)
+        require("boundaries" not in section, f"{where}.boundaries", "only with transform bucketize", feature.transform)
         return
     edges = feature.boundaries
     count = f"1 to {MAX_BOUNDARIES} numbers in ascending order"
-    want(1 <= len(edges) <= MAX_BOUNDARIES, f"{where}.boundaries", count, list(edges))
-    want(all(abs(edge) < 3.4e38 for edge in edges), f"{where}.boundaries", "numbers within float32", list(edges))
-    want(all(a < b for a, b in pairwise(edges)), f"{where}.boundaries", "numbers in ascending order", list(edges))
+    require(1 <= len(edges) <= MAX_BOUNDARIES, f"{where}.boundaries", count, list(edges))
+    require(all(abs(edge) < 3.4e38 for edge in edges), f"{where}.boundaries", "numbers within float32", list(edges))
+    require(all(a < b for a, b in pairwise(edges)), f"{where}.boundaries", "numbers in ascending order", list(edges))
 
 
 def _check_tables(features: list[FeatureConfig]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import section_of, want_above_0, want_between
+from freshet_serving.models.config.toml_sections import parse_section, require_between, require_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class GuardConfig:
 
 def read_guard(raw: dict[str, Any]) -> GuardConfig:
     """[guard], checked; raises BadInput."""
-    guard = section_of(GuardConfig, raw, "guard")
+    guard = parse_section(GuardConfig, raw, "guard")
     for key in ("auc_drop", "calibration", "loss_rise"):
-        want_between(getattr(guard, key), 0.0, 100.0, f"guard.{key}")
-    want_above_0(guard.sigmas, "guard.sigmas")
-    want_between(guard.first_windows, 2, 10_000, "guard.first_windows")
-    want_between(guard.release_windows, 0, 10_000, "guard.release_windows")
+        require_between(getattr(guard, key), 0.0, 100.0, f"guard.{key}")
+    require_positive(guard.sigmas, "guard.sigmas")
+    require_between(guard.first_windows, 2, 10_000, "guard.first_windows")
+    require_between(guard.release_windows, 0, 10_000, "guard.release_windows")
     return guard

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from freshet_serving.models.config.arch_options import read_options
-from freshet_serving.models.config.toml_sections import section_of, want, want_above_0, want_one_of
+from freshet_serving.models.config.toml_sections import parse_section, require, require_one_of, require_positive
 from freshet_serving.models.zoo.arch import resolve_arch, takes_labels
 from freshet_serving.models.zoo.architectures import ARCHITECTURES
 from freshet_serving.processor.errors import BadInput
@@ -50,10 +50,10 @@ KEYS = tuple(f.name for f in dataclasses.fields(ModelConfig) if f.name != "optio
 def read_model(raw: dict[str, Any], labels: Sequence[str]) -> ModelConfig:
     """[model], checked; raises BadInput."""
     own = {key: value for key, value in raw.items() if key not in KEYS}
-    model = section_of(ModelConfig, {key: raw[key] for key in KEYS if key in raw}, "model", options=own)
-    want(NAME.fullmatch(model.name) is not None, "model.name", "letters, digits, '_', '.', '-'", model.name)
+    model = parse_section(ModelConfig, {key: raw[key] for key in KEYS if key in raw}, "model", options=own)
+    require(NAME.fullmatch(model.name) is not None, "model.name", "letters, digits, '_', '.', '-'", model.name)
     if not _FUNCTION.fullmatch(model.arch):
-        want_one_of(model.arch, ARCHITECTURES, "model.arch", " or 'package.module:function'")
+        require_one_of(model.arch, ARCHITECTURES, "model.arch", " or 'package.module:function'")
         builder = resolve_arch(model.arch)
         if len(labels) > 1 and not takes_labels(builder):
             several = ", ".join(name for name in ARCHITECTURES if takes_labels(resolve_arch(name)))
@@ -61,7 +61,7 @@ def read_model(raw: dict[str, Any], labels: Sequence[str]) -> ModelConfig:
         model = dataclasses.replace(model, options=read_options(builder, own, "model", KEYS))
     if model.loss:
         found = _FUNCTION.fullmatch(model.loss) is not None
-        want(found, "model.loss", "'package.module:function', or nothing for the log-loss", model.loss)
+        require(found, "model.loss", "'package.module:function', or nothing for the log-loss", model.loss)
     if model.label_weights:
         if model.loss:
             raise BadInput("model.label_weights: wanted only without model.loss, which weighs labels itself")
@@ -69,5 +69,5 @@ def read_model(raw: dict[str, Any], labels: Sequence[str]) -> ModelConfig:
             got = len(model.label_weights)
             raise BadInput(f"model.label_weights: {len(labels)} wanted, one for each of data.label, got {got}")
         for i, weight in enumerate(model.label_weights):
-            want_above_0(weight, f"model.label_weights[{i}]")
+            require_positive(weight, f"model.label_weights[{i}]")
     return model

@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import section_of, want, want_between, want_one_of
+from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.mirror.object_store import address_parts, is_address
 from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.repository.mirror.object_store import address_parts, is_address
 
 PRECISIONS = ("float32", "int8", "auto")
 DELTAS = ("delta_rows", "delta_seconds", "delta_movement")
@@ -55,23 +55,23 @@ class PublishConfig:
 def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
     """[publish], checked; raises BadInput. follow: the data go on without an end, so full_rows 0 are those that are
     there when the run begins, and there are deltas in any case."""
-    publish = section_of(PublishConfig, raw, "publish")
-    want(publish.repository != "", "publish.repository", "a folder", "")
+    publish = parse_section(PublishConfig, raw, "publish")
+    require(publish.repository != "", "publish.repository", "a folder", "")
     if is_address(publish.repository):
         address_parts(publish.repository, "publish.repository")
     own = publish.trainer_folder
-    want(not is_address(own), "publish.trainer_folder", "a folder of this machine's disk", own[:200])
-    want_one_of(publish.table_dtype, ROW_TYPES, "publish.table_dtype")
-    want_between(publish.full_rows, 0, 2**63 - 1, "publish.full_rows")
-    want_between(publish.delta_rows, 0, 2**63 - 1, "publish.delta_rows")
-    want_between(publish.snapshot_after, 0, 2**63 - 1, "publish.snapshot_after")
-    want_one_of(publish.precision, PRECISIONS, "publish.precision")
+    require(not is_address(own), "publish.trainer_folder", "a folder of this machine's disk", own[:200])
+    require_one_of(publish.table_dtype, ROW_TYPES, "publish.table_dtype")
+    require_between(publish.full_rows, 0, 2**63 - 1, "publish.full_rows")
+    require_between(publish.delta_rows, 0, 2**63 - 1, "publish.delta_rows")
+    require_between(publish.snapshot_after, 0, 2**63 - 1, "publish.snapshot_after")
+    require_one_of(publish.precision, PRECISIONS, "publish.precision")
     for name in ("max_error", "max_auc_change"):
-        want_between(getattr(publish, name), 0.0, 1.0, f"publish.{name}")
-    want_between(publish.delta_movement, 0.0, 1.0, "publish.delta_movement")
-    want_between(publish.version_rows, 0, 2**63 - 1, "publish.version_rows")
+        require_between(getattr(publish, name), 0.0, 1.0, f"publish.{name}")
+    require_between(publish.delta_movement, 0.0, 1.0, "publish.delta_movement")
+    require_between(publish.version_rows, 0, 2**63 - 1, "publish.version_rows")
     keep = publish.keep_versions
-    want(keep == 0 or LEAST_KEPT <= keep < 2**63, "publish.keep_versions", f"0, or {LEAST_KEPT} or more", keep)
+    require(keep == 0 or LEAST_KEPT <= keep < 2**63, "publish.keep_versions", f"0, or {LEAST_KEPT} or more", keep)
     for name in ("delta_seconds", "version_seconds"):
         if not (getattr(publish, name) >= 0 and math.isfinite(getattr(publish, name))):
             raise BadInput(f"publish.{name}: 0 or more wanted, got {getattr(publish, name)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
-from freshet_serving.models.config.toml_sections import section_of, want_between, want_one_of
+from freshet_serving.models.config.toml_sections import parse_section, require_between, require_one_of
 from freshet_serving.models.config.train_section import TrainSettings, check_rows
 from freshet_serving.models.embedding.multi_hash import MOST_CODES, NO_HASH
 from freshet_serving.models.embedding.optimizer import RowOptions
@@ -68,8 +68,8 @@ def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: T
                 raise BadInput(f"{where}.{key}: unknown; one of {', '.join(keys)} wanted{nearest(key, keys)}")
         own = {key: value for key, value in section.items() if key not in ROW_KEYS}
         given = {key: value for key, value in section.items() if key in ROW_KEYS}
-        settings = section_of(TrainSettings, given, where)
-        table = section_of(TableConfig, own, where, train={key: getattr(settings, key) for key in given})
+        settings = parse_section(TrainSettings, given, where)
+        table = parse_section(TableConfig, own, where, train={key: getattr(settings, key) for key in given})
         _check_table(table, section, where)
         if "optimizer" not in given:
             settings = dataclasses.replace(settings, optimizer=train.optimizer)
@@ -81,16 +81,16 @@ def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: T
 
 
 def _check_table(table: TableConfig, section: Collection[str], where: str) -> None:
-    want_between(table.admit_after, 1, 65_535, f"{where}.admit_after")
-    want_one_of(table.admit_by, ADMISSIONS, f"{where}.admit_by")
-    want_between(table.admit_ids, 1, 1 << 32, f"{where}.admit_ids")
-    want_between(table.admit_error, 1e-9, 0.5, f"{where}.admit_error")
-    want_between(table.evict_after_steps, 0, 2**53, f"{where}.evict_after_steps")
-    want_between(table.evict_below_norm, 0, 1e6, f"{where}.evict_below_norm")
-    want_one_of(table.init, INITS, f"{where}.init")
-    want_between(table.init_scale, 0, 1e6, f"{where}.init_scale")
-    want_between(table.memory_mb, 0, 1 << 30, f"{where}.memory_mb")
-    want_one_of(table.cache, CACHES, f"{where}.cache")
+    require_between(table.admit_after, 1, 65_535, f"{where}.admit_after")
+    require_one_of(table.admit_by, ADMISSIONS, f"{where}.admit_by")
+    require_between(table.admit_ids, 1, 1 << 32, f"{where}.admit_ids")
+    require_between(table.admit_error, 1e-9, 0.5, f"{where}.admit_error")
+    require_between(table.evict_after_steps, 0, 2**53, f"{where}.evict_after_steps")
+    require_between(table.evict_below_norm, 0, 1e6, f"{where}.evict_below_norm")
+    require_one_of(table.init, INITS, f"{where}.init")
+    require_between(table.init_scale, 0, 1e6, f"{where}.init_scale")
+    require_between(table.memory_mb, 0, 1 << 30, f"{where}.memory_mb")
+    require_one_of(table.cache, CACHES, f"{where}.cache")
     _check_hash(table, section, where)
     for key, other, needed, holds in (
         ("admit_by", "admit_after", "2 or more", table.admit_after > 1),
@@ -105,7 +105,7 @@ def _check_table(table: TableConfig, section: Collection[str], where: str) -> No
 
 def _check_hash(table: TableConfig, section: Collection[str], where: str) -> None:
     if "hash" in section:
-        want_one_of(table.hash, (NO_HASH, *HASHES), f"{where}.hash")
+        require_one_of(table.hash, (NO_HASH, *HASHES), f"{where}.hash")
     if table.hash in ("", NO_HASH) and "hash_codes" in section:
         raise BadInput(f"{where}.hash_codes: only with hash 'k_way' or 'binary_code'")
     if table.hash == NO_HASH and "hash_rows" in section:
@@ -115,9 +115,9 @@ def _check_hash(table: TableConfig, section: Collection[str], where: str) -> Non
     if "hash_codes" in section:
         if table.hash == "quotient_remainder":
             raise BadInput(f"{where}.hash_codes: not with hash 'quotient_remainder', which has 2")
-        want_between(table.hash_codes, 1, MOST_CODES, f"{where}.hash_codes")
+        require_between(table.hash_codes, 1, MOST_CODES, f"{where}.hash_codes")
     if "hash_rows" in section:
-        want_between(table.hash_rows, 2 * max(2, table.hash_codes), MAX_HASHED_ROWS, f"{where}.hash_rows")
+        require_between(table.hash_rows, 2 * max(2, table.hash_codes), MAX_HASHED_ROWS, f"{where}.hash_rows")
         for key in ("admit_after", "evict_after_steps", "evict_below_norm"):
             if key in section:
                 raise BadInput(f"{where}.{key}: not with hash_rows; a row of a hashed table is that of many ids")

@@ -21,7 +21,7 @@ T = TypeVar("T")
 ITEM_NAMES = {str: "strings", int: "integers", float: "numbers"}
 
 
-def section_of(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -> T:
+def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -> T:
     """Builds a dataclass out of a section's keys, by its annotations. made: fields that no key gives. A field that is
     named by a word of Python's own ends in '_', its key does not."""
     hints = {name.rstrip("_"): (name, hint) for name, hint in typing.get_type_hints(kind).items() if name not in made}
@@ -55,23 +55,23 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-def want(condition: bool, where: str, wanted: str, got: Any) -> None:
+def require(condition: bool, where: str, wanted: str, got: Any) -> None:
     if not condition:
         raise BadInput(f"{where}: {wanted} wanted, got {str(got)[:80]!r}")
 
 
-def want_one_of(value: str, choices: Collection[str], where: str, more: str = "") -> None:
+def require_one_of(value: str, choices: Collection[str], where: str, more: str = "") -> None:
     if value not in choices:
         raise BadInput(
             f"{where}: one of {', '.join(choices)}{more} wanted, got {value[:80]!r}{nearest(value, list(choices))}"
         )
 
 
-def want_between(value: float, low: float, high: float, where: str) -> None:
+def require_between(value: float, low: float, high: float, where: str) -> None:
     if not low <= value <= high:
         raise BadInput(f"{where}: {low} to {high} wanted, got {value}")
 
 
-def want_above_0(value: float, where: str) -> None:
+def require_positive(value: float, where: str) -> None:
     if not (value > 0 and math.isfinite(value)):
         raise BadInput(f"{where}: a number above 0 wanted, got {value}")

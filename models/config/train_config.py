@@ -54,7 +54,7 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class StartOptions:
     """How a run of the file begins, by options of the command. replay: rows of undone deltas are learned again, not
     skipped. new_version: the weights that are there are published as a second version first; from_scratch, only with
     it: new weights are trained for it, as the first one's were. Raises BadInput."""

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import section_of, want_above_0, want_between, want_one_of
+from freshet_serving.models.config.toml_sections import parse_section, require_between, require_one_of, require_positive
 from freshet_serving.models.embedding.optimizer import OPTIMIZERS, RowOptions
 from freshet_serving.processor.errors import BadInput
 
@@ -27,7 +27,7 @@ class TrainSettings(RowOptions):
     dense_weight_decay: of the network, see models.dense.dense_optimizer. patience: so many epochs without a better
     stop_by of the held-out rows end the epochs, with the best one's weights; 0: never.
     wire: what rows and gradients are on their way between processes (models.parallel). seed: None where the file gives
-    none: then the seeds of strings' hashes are secret (models.training.whole_config)."""
+    none: then the seeds of strings' hashes are secret (models.training.resolved_config)."""
 
     batch_rows: int = 0
     epochs: int = 1
@@ -57,37 +57,37 @@ class TrainSettings(RowOptions):
 
 def read_train(section: dict[str, Any]) -> TrainSettings:
     """[train], checked; raises BadInput."""
-    train = section_of(TrainSettings, section, "train")
+    train = parse_section(TrainSettings, section, "train")
     if "batch_rows" in section:
-        want_between(train.batch_rows, 1, 1 << 20, "train.batch_rows")
-    want_between(train.epochs, 1, 10_000, "train.epochs")
+        require_between(train.batch_rows, 1, 1 << 20, "train.batch_rows")
+    require_between(train.epochs, 1, 10_000, "train.epochs")
     if "dense_learning_rate" in section:
-        want_above_0(train.dense_learning_rate, "train.dense_learning_rate")
+        require_positive(train.dense_learning_rate, "train.dense_learning_rate")
     check_rows(train, section, "train")
-    want_between(train.holdout, 0, 0.9, "train.holdout")
-    want_between(train.shuffle_rows, 0, 1 << 24, "train.shuffle_rows")
-    want_between(train.known_seed, 0, 2**32 - 1, "train.seed")
+    require_between(train.holdout, 0, 0.9, "train.holdout")
+    require_between(train.shuffle_rows, 0, 1 << 24, "train.shuffle_rows")
+    require_between(train.known_seed, 0, 2**32 - 1, "train.seed")
     _check_schedule(train, section)
     for key in ("clip_norm", "dense_clip_norm", "dense_weight_decay"):
-        want_between(getattr(train, key), 0, 1e6, f"train.{key}")
+        require_between(getattr(train, key), 0, 1e6, f"train.{key}")
     _check_stopping(train, section)
-    want_one_of(train.wire, WIRES, "train.wire")
+    require_one_of(train.wire, WIRES, "train.wire")
     return train
 
 
 def _check_schedule(train: TrainSettings, section: Collection[str]) -> None:
-    want_one_of(train.schedule, SCHEDULES, "train.schedule")
+    require_one_of(train.schedule, SCHEDULES, "train.schedule")
     for key in ("warmup_steps", "schedule_steps"):
-        want_between(getattr(train, key), 0, 2**53, f"train.{key}")
-    want_between(train.schedule_end, 1e-6, 1, "train.schedule_end")
+        require_between(getattr(train, key), 0, 2**53, f"train.{key}")
+    require_between(train.schedule_end, 1e-6, 1, "train.schedule_end")
     for key in ("schedule_steps", "schedule_end"):
         if key in section and train.schedule == "constant":
             raise BadInput(f"train.{key}: only with train.schedule {', '.join(SCHEDULES[1:])}; it is 'constant'")
 
 
 def _check_stopping(train: TrainSettings, section: Collection[str]) -> None:
-    want_between(train.patience, 0, 10_000, "train.patience")
-    want_one_of(train.stop_by, STOP_BY, "train.stop_by")
+    require_between(train.patience, 0, 10_000, "train.patience")
+    require_one_of(train.stop_by, STOP_BY, "train.stop_by")
     if "stop_by" in section and not train.patience:
         raise BadInput("train.stop_by: only with train.patience of 1 or more")
     if train.patience and not train.holdout:
@@ -99,16 +99,16 @@ def _check_stopping(train: TrainSettings, section: Collection[str]) -> None:
 def check_rows(train: TrainSettings, section: Collection[str], where: str) -> None:
     """ROW_KEYS of [train], or of a table that has others."""
     if "optimizer" in section:
-        want_one_of(train.optimizer, OPTIMIZERS, f"{where}.optimizer")
+        require_one_of(train.optimizer, OPTIMIZERS, f"{where}.optimizer")
     for key in ("learning_rate", "initial_accumulator"):
         if key in section:
-            want_above_0(getattr(train, key), f"{where}.{key}")
+            require_positive(getattr(train, key), f"{where}.{key}")
     if "optimizer" in section and train.optimizer == "sgd" and "learning_rate" not in section:
         raise BadInput(f"{where}.learning_rate: wanted with sgd, which has none that suits every table")
     for key in ("l1", "l2", "beta", "weight_decay"):
-        want_between(getattr(train, key), 0, 1e6, f"{where}.{key}")
-    want_between(train.accumulator_decay, 0, 1, f"{where}.accumulator_decay")
-    want_between(train.decay_steps, 1, 2**53, f"{where}.decay_steps")
+        require_between(getattr(train, key), 0, 1e6, f"{where}.{key}")
+    require_between(train.accumulator_decay, 0, 1, f"{where}.accumulator_decay")
+    require_between(train.decay_steps, 1, 2**53, f"{where}.decay_steps")
     for key in RowOptions.__dataclass_fields__.keys() & set(section) if train.optimizer else ():
         if key not in OPTIMIZERS[train.optimizer].reads:
             of = ", ".join(o.name for o in OPTIMIZERS.values() if key in o.reads)

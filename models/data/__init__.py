@@ -8,7 +8,7 @@ shards     which rows are whose where several readers share a stream
 formats    the formats, and how a path tells its own
 tabular    a user's own table in Parquet, CSV or TFRecord
 parquet_copy  any source as one Parquet file
-in_turn    tasks on threads, as if one ran after another
+ordered_prefetch  tasks on threads, as if one ran after another
 tfrecord   TFRecord files of Examples, a row a record
 libsvm     lines of a label and indices
 criteo     Criteo's display advertising logs
@@ -17,7 +17,7 @@ synthetic  a made-up click stream whose truth is known
 files      Parquet and CSV as streams of Arrow batches
 decoding   Parquet files of strangers, decoded in a process with a limit of memory
 decoding_child  that process
-sent_once  recordings' inputs that a request sent once, in each of its rows
+broadcast_columns  recordings' inputs that a request sent once, in each of its rows
 object_files  data files in an object store: found, read by ranges
 canonical  a schema's columns as Arrow arrays of one type each
 arrow      Arrow arrays to columns
@@ -25,6 +25,7 @@ arrow      Arrow arrays to columns
 
 __all__ = [
     "arrow",
+    "broadcast_columns",
     "canonical",
     "dataset",
     "decoding",
@@ -32,7 +33,6 @@ __all__ = [
     "formats",
     "open_data",
     "parquet_copy",
-    "sent_once",
     "shuffled",
     "source",
     "synthetic",

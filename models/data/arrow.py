@@ -106,7 +106,7 @@ def check_type(t: pa.DataType, kind: str, name: str) -> None:
     raise BadInput(f"features.{name}: {_WANTS[kind]} wanted for kind {kind!r}, got a column of type {t}{hint}")
 
 
-def told_kind(t: pa.DataType, name: str) -> str:
+def infer_kind(t: pa.DataType, name: str) -> str:
     """The kind that a column's Arrow type tells; raises BadInput for a type that is none's."""
     if pt.is_timestamp(t) or pt.is_date(t):
         return "seconds"

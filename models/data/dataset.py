@@ -147,6 +147,6 @@ def _fields(data: DataConfig, columns: Sequence[str] | Mapping[str, str] | None)
         kinds |= {data.clock: "seconds"}
         other = "float" if data.format == "libsvm" else ""
         return [Field(name, kinds.get(name, other)) for name in columns or ()]
-    from freshet_serving.models.data.tabular import told_fields
+    from freshet_serving.models.data.tabular import infer_fields
 
-    return told_fields(data, columns)
+    return infer_fields(data, columns)

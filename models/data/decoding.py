@@ -46,7 +46,7 @@ NEEDED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME",
 """Of the environment; nothing that is secret."""
 
 
-class Decoders:
+class DecoderPool:
     """Processes that decode. Any thread may ask."""
 
     def __init__(self, memory_nbytes: int = MEMORY_NBYTES) -> None:
@@ -55,7 +55,7 @@ class Decoders:
         self._idle: list[subprocess.Popen[bytes]] = []
 
     def piece(self, path: Path, names: Sequence[str], number: int) -> Generator[pa.RecordBatch]:
-        """Yield the rows of a piece of a file (ParquetFile.pieces) as Piece.read does; raises BadInput."""
+        """Yield the rows of a piece of a file (ParquetFile.pieces) as FileChunk.read does; raises BadInput."""
         return self._ask({"path": str(path.absolute()), "names": list(names), "rows": None, "piece": number})
 
     def rows(self, path: Path, rows: Sequence[int]) -> Generator[pa.RecordBatch]:
@@ -161,6 +161,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-DECODERS = Decoders()
+DECODERS = DecoderPool()
 """Of this process."""
 atexit.register(DECODERS.close)

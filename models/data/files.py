@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from freshet_serving.models.data.broadcast_columns import broadcast_columns, fill_forward
 from freshet_serving.models.data.formats import nothing_there
-from freshet_serving.models.data.object_files import DataPath, StoredFile, open_bytes, stored_at, stored_files
-from freshet_serving.models.data.sent_once import filled, sent_columns
+from freshet_serving.models.data.object_files import DataPath, StoredFile, is_object_url, open_bytes, stored_files
 from freshet_serving.processor.errors import BadInput, nearest
 
 CHUNK_ROWS, LEAST_CHUNK_ROWS = 32768, 256
@@ -45,7 +45,7 @@ MAX_LISTED = 16
 _PARSE = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 
-class Piece(NamedTuple):
+class FileChunk(NamedTuple):
     """Consecutive rows of a file from row `first` on, read by themselves on any thread."""
 
     first: int
@@ -71,7 +71,7 @@ class DataFile(Protocol):
 
     def count_rows(self) -> int: ...
 
-    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[Piece]:
+    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
         """The rows from `start` on, in order, as pieces of the named columns. CSV cells are parsed as the given types;
         Parquet columns keep their own. Columns that are not named are not decoded."""
         ...
@@ -94,7 +94,7 @@ def find_files(path: str, suffixes: Sequence[str] = ()) -> Sequence[DataPath]:
     Within folders, hidden files, names that start with '_' (as writers leave behind) and, where suffixes are
     given, any file without one of them are passed over.
     """
-    if stored_at(path):
+    if is_object_url(path):
         return stored_files(path, suffixes)
     if glob.has_magic(path) and not Path(path).exists():
         paths = [Path(p) for p in glob.glob(path, recursive=True)]
@@ -187,7 +187,7 @@ class ParquetFile:
     def count_rows(self) -> int:
         return self._rows
 
-    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[Piece]:
+    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
         """A row group each, or several small ones; those before `start` are not read."""
         with self._open() as file:
             metadata = file.metadata
@@ -201,7 +201,7 @@ class ParquetFile:
             held += rows
             if held >= PIECE_ROWS or group == metadata.num_row_groups - 1:
                 skipped = max(0, start - first)
-                yield Piece(first + skipped, partial(self._read_groups, metadata, groups, list(types), skipped))
+                yield FileChunk(first + skipped, partial(self._read_groups, metadata, groups, list(types), skipped))
                 first, held, groups = first + held, 0, []
 
     def rows(self, wanted: Sequence[int]) -> Generator[pa.RecordBatch]:
@@ -231,7 +231,7 @@ class ParquetFile:
         rows = min(CHUNK_ROWS, max(LEAST_CHUNK_ROWS, fitting))
         with self._open(metadata) as file:
             batches = file.iter_batches(rows, groups, names, use_threads=nbytes > PIECE_NBYTES)
-            for batch in filled(batches, sent_columns(self._schema), CHUNK_NBYTES):
+            for batch in fill_forward(batches, broadcast_columns(self._schema), CHUNK_NBYTES):
                 if skipped < batch.num_rows:
                     yield batch.slice(skipped).select(names)
                 skipped = max(0, skipped - batch.num_rows)
@@ -370,9 +370,9 @@ class CsvFile:
         with self._open({self._schema.names[0]: pa.string()}) as reader:
             return sum(batch.num_rows for batch in reader)
 
-    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[Piece]:
+    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
         """The whole file: where a row of text begins, only who reads the rows before it knows."""
-        yield Piece(start, partial(self.read, types, start))
+        yield FileChunk(start, partial(self.read, types, start))
 
     def read(self, types: dict[str, pa.DataType], start: int) -> Generator[pa.RecordBatch]:
         """The named columns, in this order, from row `start` on."""

@@ -6,7 +6,7 @@ import glob
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from freshet_serving.models.data.object_files import stored_at, stored_files
+from freshet_serving.models.data.object_files import is_object_url, stored_files
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 
 FORMATS = ("parquet", "csv", "tfrecord", "libsvm", "criteo", "movielens")
@@ -74,7 +74,7 @@ def label_names(data: DataConfig) -> tuple[str, ...]:
 def _stored_names(path: str) -> list[str]:
     """The path's own name where it tells a format, or those that lie below it; raises BadInput for other URLs."""
     known = (*PARQUET_SUFFIXES, *CSV_SUFFIXES, *LIBSVM_SUFFIXES, *TFRECORD_SUFFIXES)
-    if not stored_at(path):
+    if not is_object_url(path):
         scheme = path.partition("://")[0]
         wanted = ", ".join((*SCHEMES, *STORES))
         hint = nearest(scheme[:40], (*SCHEMES, *STORES))

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from freshet_serving.models.data.files import CsvFile, Piece, RowNames, find_files
+from freshet_serving.models.data.files import CsvFile, FileChunk, RowNames, find_files
 from freshet_serving.models.data.formats import LIBSVM_SUFFIXES
 from freshet_serving.models.data.object_files import DataPath
 from freshet_serving.models.data.source import Field, Schema
@@ -54,8 +54,8 @@ class LibsvmFile:
     def count_rows(self) -> int:
         return self._lines.count_rows()
 
-    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[Piece]:
-        yield Piece(start, partial(self._read, list(types), start))
+    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
+        yield FileChunk(start, partial(self._read, list(types), start))
 
     def _read(self, names: list[str], start: int) -> Generator[pa.RecordBatch]:
         for batch in self._lines.read({"line": pa.string()}, start):

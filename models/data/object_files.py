@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.mirror.object_store import SCHEMES, ObjectStore, open_store
+from freshet_serving.processor.repository.mirror.object_store import SCHEMES, ObjectStore, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ class StoredFile:
 
     def open(self, ahead: bool) -> BinaryIO:
         """Opens it. ahead: it is read from the beginning on; else by ranges, each as it is asked for."""
-        return io.BufferedReader(AheadFile(self), 1 << 16) if ahead else RangeFile(self)  # type: ignore[return-value]
+        return io.BufferedReader(ReadAheadFile(self), 1 << 16) if ahead else RangeFile(self)  # type: ignore[return-value]
 
 
 DataPath = Path | StoredFile
@@ -88,7 +88,7 @@ class RangeFile(io.RawIOBase):
         return self._file.read_range(self._at, nbytes)
 
 
-class AheadFile(RangeFile):
+class ReadAheadFile(RangeFile):
     """A stored file from its beginning on, a block ahead of its reader."""
 
     def __init__(self, file: StoredFile) -> None:
@@ -117,7 +117,7 @@ class AheadFile(RangeFile):
         super().close()
 
 
-def stored_at(path: str) -> bool:
+def is_object_url(path: str) -> bool:
     """Whether a path of data is an address of an object store."""
     return path.partition("://")[0] in SCHEMES and "://" in path
 

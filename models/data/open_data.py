@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from freshet_serving.models.data.formats import STREAMS, DataConfig, format_of
-from freshet_serving.models.data.object_files import stored_at
-from freshet_serving.models.data.source import Source, WantedColumn, wanted_fields
+from freshet_serving.models.data.object_files import is_object_url
+from freshet_serving.models.data.source import RequestedColumn, Source, wanted_fields
 from freshet_serving.processor.errors import BadInput
 
 
@@ -27,14 +27,14 @@ def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def open_source(data: DataConfig, features: Sequence[WantedColumn], threads: int = 0) -> Source:
+def open_source(data: DataConfig, features: Sequence[RequestedColumn], threads: int = 0) -> Source:
     """Opens the configured data for reading the columns that these features are made of; imports the libraries only
     here. threads: to read with; 0: chosen by the reader.
 
     Raises BadInput in one line for a missing, empty or unreadable file and for columns that are missing or of
     a wrong type; what only the rows can show (nulls, order) is raised by the batches.
     """
-    if data.format in STREAMS or ("://" in data.path and not stored_at(data.path)):
+    if data.format in STREAMS or ("://" in data.path and not is_object_url(data.path)):
         raise BadInput("data.path: a file, folder or glob wanted here, got a URL: streams are for freshet train")
     data, fields = replace(data, format=data.format or format_of(data.path)), wanted_fields(features)
     if data.format == "criteo":
@@ -42,7 +42,7 @@ def open_source(data: DataConfig, features: Sequence[WantedColumn], threads: int
 
         return open_criteo(data.path, fields, threads)
     if data.format == "movielens":
-        if stored_at(data.path):
+        if is_object_url(data.path):
             raise BadInput("data.path: a folder wanted of format movielens, got an address of an object store")
         from freshet_serving.models.data.movielens import MovieLensSource
 

@@ -30,7 +30,7 @@ class Field:
         return self
 
 
-class WantedColumn(Protocol):
+class RequestedColumn(Protocol):
     """A feature as a reader sees it; models.config.feature_sections.FeatureConfig and Field are both such."""
 
     @property
@@ -177,7 +177,7 @@ def check_position(rows: int, start: int) -> None:
         raise BadInput(f"start: a row position of 0 or more wanted, got {start}")
 
 
-def wanted_fields(features: Sequence[WantedColumn]) -> tuple[Field, ...]:
+def wanted_fields(features: Sequence[RequestedColumn]) -> tuple[Field, ...]:
     """The columns that features are made of, each once, in the order of their first use."""
     return tuple(dict.fromkeys(field for feature in features if (field := feature.reads)))
 

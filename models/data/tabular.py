@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from freshet_serving.models.data import arrow
 from freshet_serving.models.data.canonical import CanonicalColumns, join_parts
-from freshet_serving.models.data.files import CsvFile, DataFile, ParquetFile, Piece, RowNames, find_files
+from freshet_serving.models.data.files import CsvFile, DataFile, FileChunk, ParquetFile, RowNames, find_files
 from freshet_serving.models.data.formats import CSV_SUFFIXES, PARQUET_SUFFIXES, TFRECORD_SUFFIXES, DataConfig
-from freshet_serving.models.data.in_turn import Task, in_turn
+from freshet_serving.models.data.ordered_prefetch import Task, ordered_prefetch
 from freshet_serving.models.data.source import Batch, Field, Schema, check_position
 from freshet_serving.processor.cores import available
 from freshet_serving.processor.errors import BadInput
@@ -33,8 +33,8 @@ class TableSource:
     """Rows of data files of one layout, as batches: the same ones whatever the number of threads.
 
     Pieces of files (a row group of Parquet, a whole file of text) are read, checked and cast on threads, in turn
-    (models.data.in_turn). Of each no more than AHEAD_NBYTES wait, so that what is held does not depend on the size of
-    row groups or files.
+    (models.data.ordered_prefetch). Of each no more than AHEAD_NBYTES wait, so that what is held does not depend on the
+    size of row groups or files.
     """
 
     def __init__(self, files: Sequence[DataFile], schema: Schema, csv: bool, threads: int = 0) -> None:
@@ -60,7 +60,7 @@ class TableSource:
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
         """See Source.batches. Raises BadInput that names the column and, from 0 within its file, the row."""
         check_position(rows, start)
-        chunks = in_turn(self._tasks(start), self._threads, _nbytes, AHEAD_NBYTES)
+        chunks = ordered_prefetch(self._tasks(start), self._threads, _nbytes, AHEAD_NBYTES)
         with closing(chunks):
             for part in _rebatch(self._in_order_of_time(chunks), rows):
                 yield self._columns.batch(part, start)
@@ -75,7 +75,7 @@ class TableSource:
                 yield partial(self._canonical, file.name, piece)
             start = 0
 
-    def _canonical(self, file: str, piece: Piece) -> Generator[Chunk]:
+    def _canonical(self, file: str, piece: FileChunk) -> Generator[Chunk]:
         """A piece's columns, checked and each of its one canonical type."""
         row = piece.first
         with closing(piece.read()) as chunks:
@@ -127,12 +127,12 @@ def _rebatch(chunks: Iterator[list[pa.Array]], rows: int) -> Iterator[list[pa.Ar
         yield join_parts(held)
 
 
-def told_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
+def infer_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
     """These columns of a table, None: all that are no label, time or weight, of the kinds that its first file tells."""
     file = _files(data, {})[0]
     if names is None:
         names = [name for name in file.names if name not in (*data.labels, data.time, data.weight)]
-    return [Field(name, arrow.told_kind(t, name)) for name, t in file.types(names).items()]
+    return [Field(name, arrow.infer_kind(t, name)) for name, t in file.types(names).items()]
 
 
 def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> TableSource:

@@ -21,7 +21,7 @@ import numba as nb
 import numpy as np
 import pyarrow as pa
 
-from freshet_serving.models.data.files import Piece
+from freshet_serving.models.data.files import FileChunk
 from freshet_serving.models.data.object_files import DataPath, open_bytes
 from freshet_serving.processor.errors import BadInput, nearest
 
@@ -130,8 +130,8 @@ class TfRecordFile:
                 rows += 1
         return rows
 
-    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[Piece]:
-        yield Piece(start, partial(self._read, types, start))
+    def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
+        yield FileChunk(start, partial(self._read, types, start))
 
     def _read(self, types: dict[str, pa.DataType], start: int) -> Generator[pa.RecordBatch]:
         held: list[bytes] = []

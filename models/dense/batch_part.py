@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.compiler.backends.xla_function import Held, Like, XlaFunction
+from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray, XlaFunction
 
 Float32s = NDArray[np.float32]
 Write = Callable[[int, int, Float32s], None]
 """Is to write rows [start, stop) of a batch into all of x [stop - start, width]; called by several threads at once."""
 
 
-class BatchRoom:
+class BatchBuffer:
     """An executable of so many rows, and the arrays that it reads a part from: of the first inputs, float32."""
 
-    def __init__(self, function: XlaFunction, inputs: Sequence[Like]) -> None:
+    def __init__(self, function: XlaFunction, inputs: Sequence[ArraySpec]) -> None:
         self.function = function
-        arrays, self.arguments = [list(part) for part in zip(*(function.room(like.shape) for like in inputs))]
+        arrays, self.arguments = [list(part) for part in zip(*(function.io_buffer(spec.shape) for spec in inputs))]
         self.x, self.more = arrays[0], arrays[1:]
 
 
@@ -28,7 +28,7 @@ class BatchRoom:
 class BatchPart:
     """Rows [start, stop) of a batch in a room that has at least so many; one thread at a time."""
 
-    room: BatchRoom
+    io_buffer: BatchBuffer
     start: int
     stop: int
 
@@ -38,14 +38,14 @@ class BatchPart:
 
     def fill(self, write: Write) -> None:
         """Takes x; the rows that are left over become copies of the first."""
-        write(self.start, self.stop, self.room.x[: self.rows])
-        self.room.x[self.rows :] = self.room.x[0]
+        write(self.start, self.stop, self.io_buffer.x[: self.rows])
+        self.io_buffer.x[self.rows :] = self.io_buffer.x[0]
 
     def weigh(self, label: Float32s, share: Float32s) -> None:
         """Takes the batch's labels and the share of each row in its loss; what is left over has none."""
-        labels, shares, _ = self.room.more
+        labels, shares, _ = self.io_buffer.more
         labels[: self.rows], labels[self.rows :] = label[self.start : self.stop], label[self.start]
         shares[: self.rows], shares[self.rows :] = share[self.start : self.stop], 0.0
 
-    def compute(self, state: Sequence[Held]) -> list[Held]:
-        return self.room.function([*self.room.arguments, *state])
+    def compute(self, state: Sequence[DeviceArray]) -> list[DeviceArray]:
+        return self.io_buffer.function([*self.io_buffer.arguments, *state])

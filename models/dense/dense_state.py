@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.compiler.backends.xla_function import Held, Like, hold
+from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray, device_put
 
 Array = NDArray[Any]
 Float32s = NDArray[np.float32]
@@ -32,32 +32,32 @@ class DenseState:
         self._trained, self._others, self._threads = trained, other, threads
         ends = np.cumsum([0, *(int(np.prod(v.shape)) for v in trained)]).tolist()
         self._places = {v.path: (slice(*part), v.shape) for v, part in zip(trained, zip(ends, ends[1:]))}
-        self._vectors: Held | Array = np.zeros((3, ends[-1]), np.float32)
-        self._other: list[Held | Array] = [np.array(v.numpy()) for v in other]
+        self._vectors: DeviceArray | Array = np.zeros((3, ends[-1]), np.float32)
+        self._other: list[DeviceArray | Array] = [np.array(v.numpy()) for v in other]
         self.steps, self.assigned = 0, 0
         self.assign({v.path: v.numpy() for v in trained})
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[DeviceArray]:
         """The vectors [3, n] and the other state, as arguments."""
         return [self.held_vectors(), *self.held_other()]
 
-    def held_vectors(self) -> Held:
-        if not isinstance(self._vectors, Held):
-            self._vectors = hold(self._vectors, self._threads)
+    def held_vectors(self) -> DeviceArray:
+        if not isinstance(self._vectors, DeviceArray):
+            self._vectors = device_put(self._vectors, self._threads)
         return self._vectors
 
-    def held_other(self) -> list[Held]:
-        held = [s if isinstance(s, Held) else hold(s, self._threads) for s in self._other]
+    def held_other(self) -> list[DeviceArray]:
+        held = [s if isinstance(s, DeviceArray) else device_put(s, self._threads) for s in self._other]
         self._other = [*held]
         return held
 
-    def likes(self) -> list[Like]:
-        return [Like.of(_array(s)) for s in (self._vectors, *self._other)]
+    def specs(self) -> list[ArraySpec]:
+        return [ArraySpec.of(_array(s)) for s in (self._vectors, *self._other)]
 
-    def moved(self, vectors: Held) -> None:
+    def moved(self, vectors: DeviceArray) -> None:
         self._vectors = vectors
 
-    def passed(self, other: Sequence[Held]) -> None:
+    def passed(self, other: Sequence[DeviceArray]) -> None:
         """Takes what became of the other state."""
         self._other = list(other)
 
@@ -123,5 +123,5 @@ def _moment(number: int, row: int) -> str:
     return f"{2 * number + row + 1:04d}"
 
 
-def _array(held: Held | Array) -> Array:
-    return held.view() if isinstance(held, Held) else held
+def _array(held: DeviceArray | Array) -> Array:
+    return held.view() if isinstance(held, DeviceArray) else held

@@ -23,18 +23,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.compiler.backends.xla_function import Held, Like, XlaFunction, hold
+from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray, XlaFunction, device_put
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.dense.fusion import fuse
 from freshet_serving.models.config.arch_options import read_options
 from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
 from freshet_serving.models.config.train_section import TrainSettings
-from freshet_serving.models.dense.batch_part import BatchPart, BatchRoom, Write
+from freshet_serving.models.dense.batch_part import BatchBuffer, BatchPart, Write
 from freshet_serving.models.dense.dense_functions import DenseFunctions
 from freshet_serving.models.dense.dense_optimizer import correction
 from freshet_serving.models.dense.dense_state import DenseState, Weights
 from freshet_serving.models.dense.losses import row_loss
-from freshet_serving.models.pipeline.crew import Crew, shares
+from freshet_serving.models.pipeline.worker_pool import WorkerPool, even_ranges
 from freshet_serving.models.zoo.arch import build_arch, resolve_arch
 from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.processor.errors import BadInput
@@ -65,13 +65,13 @@ class DenseStep:
         settings: TrainSettings,
         network: NetworkConfig = ONE_LABEL,
         fusion: Mapping[str, str] | None = None,
-        crew: Crew | None = None,
+        worker_pool: WorkerPool | None = None,
         first_part: int = 0,
     ) -> None:
         """See Trainer. crew: computes parts; by default the caller's thread alone. first_part: its number, where others
         have parts of the same batches."""
         self._first_part, self._settings = first_part, settings
-        self._width, self._crew = manifest.width, crew or Crew(1)
+        self._width, self._worker_pool = manifest.width, worker_pool or WorkerPool(1)
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
         layout = DenseInput.from_features(manifest.features)
         self.arch = build_arch(manifest.arch, layout, options, network.labels, settings.known_seed)
@@ -83,24 +83,24 @@ class DenseStep:
             raise BadInput(f"arch: an output {absent[0][:64]!r} [n, 1] wanted, got {', '.join(sorted(single))[:200]}")
         self._do = DenseFunctions(self.arch, self.graph, len(network.labels), row_loss(network), settings)
         self.rows_are_alone = self._do.rows_are_alone()
-        self._most = min(self._crew.size, MOST_PARTS) if self.rows_are_alone else 1
+        self._most = min(self._worker_pool.size, MOST_PARTS) if self.rows_are_alone else 1
         # A call of one thread computes in the thread that makes it.
-        self._threads = 1 if self._most == self._crew.size else self._crew.size
+        self._threads = 1 if self._most == self._worker_pool.size else self._worker_pool.size
         # Rows of the largest part of a whole batch.
         self._full = max(stop - start for start, stop in self._shares(settings.batch_rows))
         self._functions: dict[tuple[str, int], XlaFunction] = {}
-        self._rooms: dict[tuple[str, int, int], BatchRoom] = {}
+        self._io_buffers: dict[tuple[str, int, int], BatchBuffer] = {}
         self._filled: list[BatchPart] = []
-        self._gradients: list[Held] = []
+        self._gradients: list[DeviceArray] = []
         self.rate = settings.dense_learning_rate
         self.state = DenseState(self._do.trained, self._do.other, self._threads)
 
-    def begin_at(self, log_odds: Sequence[float]) -> None:
-        """Lets every label's logit begin so much higher (Arch.begin_at)."""
+    def set_initial_bias(self, log_odds: Sequence[float]) -> None:
+        """Lets every label's logit begin so much higher (Arch.set_initial_bias)."""
         named = self.state.named()
         for variable in (*self._do.trained, *self._do.other):
             variable.assign(named[variable.path])
-        self.arch.begin_at(log_odds)
+        self.arch.set_initial_bias(log_odds)
         self.state.assign({v.path: np.array(v.numpy()) for v in (*self._do.trained, *self._do.other)})
 
     def described(self, manifest: Manifest) -> Manifest:
@@ -119,7 +119,7 @@ class DenseStep:
 
     def fill(self, write: Write, alone: bool = False) -> None:
         """Takes the rows that it is ready() for. alone: in the caller's thread."""
-        self._crew.run([partial(part.fill, write) for part in self._filled], alone)
+        self._worker_pool.run([partial(part.fill, write) for part in self._filled], alone)
 
     def gradients(self, label: Float32s, share: Float32s) -> tuple[float, list[tuple[int, Float32s]]]:
         """Of what was filled in, with label [rows] or [rows, labels] and share [rows] of each row (losses.mean_shares):
@@ -127,7 +127,7 @@ class DenseStep:
         state = self.state.held()
         for part in self._filled:
             part.weigh(label, share)
-        results = self._crew.run([partial(part.compute, state) for part in self._filled])
+        results = self._worker_pool.run([partial(part.compute, state) for part in self._filled])
         losses, self._by_x, self._gradients, *others = ([*each] for each in zip(*results))
         # Random numbers go on where the first part's end.
         self.state.passed([other[0] for other in others])
@@ -137,7 +137,7 @@ class DenseStep:
     @property
     def weights_count(self) -> int:
         """How many weights are trained."""
-        return self.state.likes()[0].shape[1]
+        return self.state.specs()[0].shape[1]
 
     def gradient(self) -> Float32s:
         """By all weights [n], of gradients()."""
@@ -148,7 +148,7 @@ class DenseStep:
 
     def replace_gradient(self, total: Float32s) -> None:
         """move() takes this one [n], of a batch of which gradients() has seen some rows, or none."""
-        self._gradients = [hold(total, self._threads)]
+        self._gradients = [device_put(total, self._threads)]
 
     def move(self) -> None:
         """One step of the optimizer by the gradients."""
@@ -168,7 +168,7 @@ class DenseStep:
             outputs = part.compute(given)
             return np.concatenate([output.view()[: part.rows] for output in outputs], axis=1)
 
-        scores = np.concatenate(self._crew.run([partial(score, part) for part in self._parts("scores", rows)]))
+        scores = np.concatenate(self._worker_pool.run([partial(score, part) for part in self._parts("scores", rows)]))
         return scores.reshape(-1) if len(self.arch.outputs) == 1 else scores
 
     def published(self) -> DenseGraph:
@@ -190,46 +190,48 @@ class DenseStep:
         state.assign(weights)
         return state
 
-    def _rest(self, state: DenseState) -> list[Held]:
+    def _rest(self, state: DenseState) -> list[DeviceArray]:
         """The graph's weights that are not trained."""
         named = state.named() if self._do.rest else {}
-        return [hold(np.asarray(named.get(name, self.graph.weights[name])), self._threads) for name in self._do.rest]
+        return [
+            device_put(np.asarray(named.get(name, self.graph.weights[name])), self._threads) for name in self._do.rest
+        ]
 
     def _parts(self, what: str, rows: int) -> list[BatchPart]:
         """The batch's rows in parts, in rooms that they fit in."""
         return [
-            BatchPart(self._room(what, stop - start, number), start, stop)
+            BatchPart(self._io_buffer(what, stop - start, number), start, stop)
             for number, (start, stop) in enumerate(self._shares(rows))
         ]
 
     def _shares(self, rows: int) -> list[tuple[int, int]]:
-        return shares(rows, min(self._most, rows // PART_ROWS))
+        return even_ranges(rows, min(self._most, rows // PART_ROWS))
 
-    def _room(self, what: str, rows: int, number: int) -> BatchRoom:
+    def _io_buffer(self, what: str, rows: int, number: int) -> BatchBuffer:
         size = _size(rows, self._full) if self.rows_are_alone or what == "scores" else rows
-        return self._rooms.get((what, size, number)) or self._made(what, size, number)
+        return self._io_buffers.get((what, size, number)) or self._made(what, size, number)
 
-    def _mover(self, parts: int) -> BatchRoom:
-        return self._rooms.get(("moves", parts, 0)) or self._made("moves", parts, 0)
+    def _mover(self, parts: int) -> BatchBuffer:
+        return self._io_buffers.get(("moves", parts, 0)) or self._made("moves", parts, 0)
 
-    def _made(self, what: str, size: int, number: int) -> BatchRoom:
+    def _made(self, what: str, size: int, number: int) -> BatchBuffer:
         """A new room, for the executable of that size, which all of its rooms share."""
         inputs, state = self._takes(what, size)
         if (what, size) not in self._functions:
             self._functions[what, size] = XlaFunction(getattr(self._do, what), [*inputs, *state], self._threads)
-        room = self._rooms[what, size, number] = BatchRoom(self._functions[what, size], inputs)
+        io_buffer = self._io_buffers[what, size, number] = BatchBuffer(self._functions[what, size], inputs)
         if what == "gradients":
-            room.more[-1][...] = self._first_part + number
-        return room
+            io_buffer.more[-1][...] = self._first_part + number
+        return io_buffer
 
-    def _takes(self, what: str, size: int) -> tuple[list[Like], list[Like]]:
+    def _takes(self, what: str, size: int) -> tuple[list[ArraySpec], list[ArraySpec]]:
         """What an executable reads: what is written for each call, and what goes from call to call."""
-        x, (vectors, *other) = Like((size, self._width)), self.state.likes()
+        x, (vectors, *other) = ArraySpec((size, self._width)), self.state.specs()
         if what == "scores":
-            return [x], [vectors, *(Like(self.graph.weights[name].shape) for name in self._do.rest)]
+            return [x], [vectors, *(ArraySpec(self.graph.weights[name].shape) for name in self._do.rest)]
         if what == "gradients":
-            return [x, Like(self._do.label_shape(size)), Like((size,)), Like((1,))], [vectors, *other]
-        return [Like((2,))], [vectors, *[Like(vectors.shape[1:])] * size]
+            return [x, ArraySpec(self._do.label_shape(size)), ArraySpec((size,)), ArraySpec((1,))], [vectors, *other]
+        return [ArraySpec((2,))], [vectors, *[ArraySpec(vectors.shape[1:])] * size]
 
 
 def _size(rows: int, full: int) -> int:

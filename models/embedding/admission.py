@@ -64,7 +64,7 @@ class Admission(Protocol):
         ...
 
 
-class Always:
+class AdmitAll:
     """Every id, at once."""
 
     def met(self, ids: Int64s, times: Int64s | None = None) -> NDArray[np.bool_]:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.embedding.id_rows import longer
 from freshet_serving.processor.kernels.rows import LOG_KEY, LOG_ROW
-from freshet_serving.processor.tables.row_log import SEGMENT_RECORDS, Log
+from freshet_serving.processor.tables.row_log import SEGMENT_RECORDS, RowLog
 
 NEAR_NBYTES = 32 << 10
 """Of two records with less than that between them the bytes between are read as well: about what a disk reads in the
@@ -58,7 +58,7 @@ class ColdRows:
                 "itemsize": LOG_ROW + -(-4 * (dim + slots) // 8) * 8,
             }
         )
-        self._log = Log(table, self._kind.itemsize, folder)
+        self._log = RowLog(table, self._kind.itemsize, folder)
         self._rows = 0
         self.keys = np.zeros(SEGMENT_RECORDS, np.int64)
         self.books = np.zeros((SEGMENT_RECORDS, 2), np.int64)
@@ -131,7 +131,7 @@ class ColdRows:
         """Gives up records that nothing holds any more."""
         self._lives[records] = self.marks[records] = False
         self._rows -= len(records)
-        self._log.bury(self._log.count(records))
+        self._log.drop_records(self._log.count(records))
 
     def present(self) -> Int64s:
         """All records, in the order of the log."""
@@ -167,7 +167,7 @@ class ColdRows:
                     move(records, to)
                     self.drop(records)
             with lock:
-                self._log.give_up(segment, 0)
+                self._log.free_segment(segment, 0)
                 self._log.reclaim(0)
                 self.compactions += 1
 

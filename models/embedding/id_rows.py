@@ -96,7 +96,7 @@ class IdRows:
         """Room for a copy of a column."""
         return np.empty(shape, dtype)
 
-    def settle(self) -> None:
+    def shrink_to_budget(self) -> None:
         """Gives up the memory that rows have taken beyond what they may; none of their numbers is good any longer."""
 
     def present(self) -> Int64s:

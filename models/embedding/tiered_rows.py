@@ -5,17 +5,17 @@ A row number says where a row is: below LOGGED in memory, from it on record numb
 rows through the index, as pooling does, reads those on disk where they lie; whoever writes to rows fetches them first.
 A row that is fetched leaves the log, one that is demoted is written to it.
 
-A stretch (models.training.stretches) is what makes that cheap: the ids of many batches at once. Its rows on disk are
-read ahead, in the order of the log, while the stretch before it is learned (stage); at its beginning as many rows leave
-as it needs room for, none of its own, and those that were read come in (begin). So between stretches only the
-difference moves, and within one nothing waits for a disk.
+A stretch (models.training.prefetch_windows) is what makes that cheap: the ids of many batches at once. Its rows on
+disk are read ahead, in the order of the log, while the stretch before it is learned (stage); at its beginning as many
+rows leave as it needs room for, none of its own, and those that were read come in (begin). So between stretches only
+the difference moves, and within one nothing waits for a disk.
 
 Invariants
 - An id's row is in one place. The same operations give the same rows, to the bit, whatever the budget.
 - Two threads: the trainer's, with its crew, and one that stages and compacts (tend). Whatever moves entries of the
   index, or frees what they name, holds the lock, and so does whoever keeps numbers of rows on disk; the second thread
   moves entries of rows on disk alone, so that rows in memory are found and learned without it.
-- What stage() read counts only if the id's row is that record still, of the same log; else it is read again.
+- What prefetch() read counts only if the id's row is that record still, of the same log; else it is read again.
 - More rows than the budget are in memory when a batch alone needs them, or when the disk is full: until there is room.
 
 Refused: a copy of a row on disk beside the one in memory, so that clean rows need not be written again (training writes
@@ -60,7 +60,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class ReadAhead:
+class PrefetchedRows:
     """Rows that were read ahead: records of a log, ascending, with rows [m, dim] and slots [m, _]."""
 
     log: ColdRows
@@ -86,7 +86,7 @@ class TieredRows(IdRows):
     def clear(self) -> None:
         with self.lock:
             super().clear()
-            self.cold, self._stretch = ColdRows(self._table, *self._widths, self._budget.scratch), 1
+            self.cold, self._window = ColdRows(self._table, *self._widths, self._budget.scratch), 1
 
     def __len__(self) -> int:
         return self.hot + len(self.cold)
@@ -97,7 +97,7 @@ class TieredRows(IdRows):
         return self._bump - len(self._free)
 
     @property
-    def stretch_ids(self) -> int:
+    def window_ids(self) -> int:
         """Of a stretch at most: its rows are to be in memory while those of the next are read ahead."""
         return int(self.most * STRETCH_SHARE)
 
@@ -170,14 +170,14 @@ class TieredRows(IdRows):
         with self.lock:
             super().mark(keys, removed)
 
-    def settle(self) -> None:
+    def shrink_to_budget(self) -> None:
         if self.hot > self.most:
             with self.lock:
                 self._make_room(self.hot - self.most)
 
     # Stretches.
 
-    def tend(self) -> None:
+    def compact_log(self) -> None:
         """Compacts the log. The thread that stages calls it, before it does."""
 
         def move(records: Int64s, to: Int64s) -> None:
@@ -185,7 +185,7 @@ class TieredRows(IdRows):
 
         self.cold.compact(self.lock, move)
 
-    def stage(self, ids: Int64s) -> ReadAhead:
+    def prefetch(self, ids: Int64s) -> PrefetchedRows:
         """Reads what is on disk of distinct ids; beside the trainer's thread."""
         log, found = self.cold, [np.empty(0, np.int64)]
         for first in range(0, len(ids), FOUND_IDS):
@@ -193,25 +193,25 @@ class TieredRows(IdRows):
                 refs = self.find(ids[first : first + FOUND_IDS])
             found.append(refs[refs >= LOGGED] - LOGGED)
         records = np.sort(np.concatenate(found))
-        return ReadAhead(log, records, *log.read(records))
+        return PrefetchedRows(log, records, *log.read(records))
 
-    def begin(self, ids: Int64s, staged: ReadAhead) -> None:
+    def enter_window(self, ids: Int64s, prefetched: PrefetchedRows) -> None:
         """Begins a stretch: makes room, and brings the rows of distinct ids into memory."""
         with self.lock:
             refs = self.find(ids)
-            self._stretch += 1
-            self.columns["wanted"][refs[(refs >= 0) & (refs < LOGGED)]] = self._stretch
+            self._window += 1
+            self.columns["wanted"][refs[(refs >= 0) & (refs < LOGGED)]] = self._window
             records = refs[refs >= LOGGED] - LOGGED
             excess = self.hot + len(records) + np.count_nonzero(refs < 0) - self.most
             if excess > 0:
                 self._make_room(int(excess))
             ready = np.zeros(len(records), np.bool_)
-            if len(staged.records) and staged.log is self.cold:
-                at = np.minimum(np.searchsorted(staged.records, records), len(staged.records) - 1)
-                ready = staged.records[at] == records
-                self._promote(records[ready], staged.rows[at[ready]], staged.slots[at[ready]], self._stretch)
+            if len(prefetched.records) and prefetched.log is self.cold:
+                at = np.minimum(np.searchsorted(prefetched.records, records), len(prefetched.records) - 1)
+                ready = prefetched.records[at] == records
+                self._promote(records[ready], prefetched.rows[at[ready]], prefetched.slots[at[ready]], self._window)
             late = records[~ready]
-            self._promote(late, *self.cold.read(late), self._stretch)
+            self._promote(late, *self.cold.read(late), self._window)
 
     # Moving.
 
@@ -246,7 +246,7 @@ class TieredRows(IdRows):
         if self._budget.cache == LFU:
             heat = np.minimum(books[:, 1], 1 << 30) << 32 | (heat & 0xFFFFFFFF)
         heat[self._free] = _NEVER
-        heat[self.columns["wanted"][: self._bump] == self._stretch] = _NEVER
+        heat[self.columns["wanted"][: self._bump] == self._window] = _NEVER
         rows = min(rows, int(np.count_nonzero(heat < _NEVER)))
         return np.argpartition(heat, rows - 1)[:rows] if rows else np.empty(0, np.int64)
 

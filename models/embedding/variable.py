@@ -7,7 +7,7 @@ serving; the gradient of what it read is dropped. Only training inserts, and cou
 
 Rows, optimizer slots and bookkeeping are columns of models.embedding.id_rows, which knows what a delta has to carry as
 well: ids whose rows moved, ids that were removed, since the last clear_changed(). With a budget some rows are on disk
-(models.embedding.tiered_rows): insert() brings those of its ids into memory, settle() lets others leave.
+(models.embedding.tiered_rows): insert() brings those of its ids into memory, shrink_to_budget() lets others leave.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.embedding import kernels
-from freshet_serving.models.embedding.admission import Admission, Always
+from freshet_serving.models.embedding.admission import Admission, AdmitAll
 from freshet_serving.models.embedding.id_rows import IdRows
 from freshet_serving.models.embedding.optimizer import RowOptimizer
 from freshet_serving.models.embedding.row_budget import RowBudget
@@ -53,7 +53,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Initial:
+class RowInitializer:
     """First values of rows, a function of (seed, id, column) alone. kind: 'uniform' in [-scale, scale), 'normal' of
     that standard deviation, or 'zeros'."""
 
@@ -103,15 +103,15 @@ class EmbeddingVariable:
         dim: int,
         optimizer: RowOptimizer,
         seed: int = 0,
-        initial: Initial | None = None,
+        initial: RowInitializer | None = None,
         admission: Admission | None = None,
         budget: RowBudget | None = None,
     ) -> None:
         """initial: first values of rows. admission: of ids without a row; by default each gets one at once. budget: of
         rows in memory; None: all of them."""
         self.name, self.dim, self.optimizer = name, dim, optimizer
-        self.admission = Always() if admission is None else admission
-        self.seed, self._initial = seed, initial or Initial()
+        self.admission = AdmitAll() if admission is None else admission
+        self.seed, self._initial = seed, initial or RowInitializer()
         self._fill = optimizer.fill(dim)
         self._default = np.zeros(dim, np.float32)
         self._kinds = columns = {
@@ -163,9 +163,9 @@ class EmbeddingVariable:
         """Row numbers of `ids`, negative where an id has none."""
         return self._ids.find(ids)
 
-    def settle(self) -> None:
+    def shrink_to_budget(self) -> None:
         """Lets rows leave memory that are beyond the budget; no row number is good any longer."""
-        self._ids.settle()
+        self._ids.shrink_to_budget()
 
     def reading(self) -> AbstractContextManager[Any]:
         """While rows are read by number or through descriptor(): none of them moves."""
@@ -255,7 +255,7 @@ class EmbeddingVariable:
             refs = self._ids.fetch(changes.keys[some])
             self.rows[refs], self.slots[refs] = changes.rows[some], changes.slots[some]
             self.last_step[refs], self.counts[refs] = changes.last_step[some], changes.counts[some]
-            self.settle()
+            self.shrink_to_budget()
         self._ids.clear_changed()
 
     def mark(self, changes: Changes) -> None:
@@ -276,7 +276,7 @@ class EmbeddingVariable:
             self.rows[refs], self.slots[refs] = rows[some], self.optimizer.slots_of(rows[some], rate, step)
             self.last_step[refs] = step
             self._ids.touch(refs)
-            self.settle()
+            self.shrink_to_budget()
 
     def descriptor(self) -> list[int]:
         """The table as serving's kernels take it: float32, all rows of epoch 0, no arena."""

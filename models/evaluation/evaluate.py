@@ -11,7 +11,7 @@ from freshet_serving.models.config.evaluate_section import GROUPED, EvaluateConf
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.source import Batch, Field, Source
-from freshet_serving.models.evaluation.assessment import Assessment
+from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.extra_columns import ExtraColumns
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.processor.columns import Column
@@ -31,7 +31,7 @@ def evaluate(
     reporter: Reporter,
     skip: int = 0,
     rows: int = 0,
-) -> Assessment:
+) -> EvaluationMetrics:
     """Scores rows [skip, skip + rows) of the data (rows 0: all that follow) and measures them. labels: of the data, by
     name. The columns read are the inputs of the model, or its features where an input packs several.
 
@@ -41,17 +41,17 @@ def evaluate(
     source = open_source(data, fields_of(manifest))
     names = [*wanted.by, *([wanted.group] if wanted.group else [])]
     extra = ExtraColumns(names, source, data, BATCH_ROWS)
-    assessment = Assessment(labels, wanted.by, wanted.group)
+    evaluation_metrics = EvaluationMetrics(labels, wanted.by, wanted.group)
     total = source.count_rows()
     left = None if total is None else max(0, total - skip)
     reporter.begin(f"scoring by {scorer.model} {scorer.generation}", min(rows or left, left) if left else rows or None)
     for batch in _batches(source, skip, rows):
         scores = scorer.score(inputs_of(manifest, batch), len(batch), outputs)
-        assessment.add(extra.of(batch), batch.label, scores, batch.weight)
+        evaluation_metrics.add(extra.of(batch), batch.label, scores, batch.weight)
         reporter.advance(len(batch))
-    if not len(assessment):
+    if not len(evaluation_metrics):
         raise BadInput(f"data: rows from row {skip:,} on wanted, got {total or 0:,} rows in all")
-    return assessment
+    return evaluation_metrics
 
 
 def fields_of(manifest: Manifest) -> list[Field]:

@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.data.source import slice_column
-from freshet_serving.processor.chain.history import Link
-from freshet_serving.processor.chain.ledger import Ledger
-from freshet_serving.processor.chain.snapshots import open_snapshot
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.mirror.repositories import open_repository
 from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.history import ChainLink
+from freshet_serving.processor.repository.log.snapshots import open_snapshot
+from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.request import PredictRequest
@@ -51,7 +51,7 @@ class GenerationScorer(Predictor):
         files, control = self._version.files, self._version.control
         threads, runs = options.threads_per_session, options.runs
         self._replica = Replica(files, control, 0, threads, clock, options.all_cpus, None, runs)
-        self._version.open(self._replica)
+        self._version.attach_replicas(self._replica)
         self.model = model
 
     @property
@@ -110,23 +110,23 @@ class GenerationScorer(Predictor):
 
 
 def _opened(version: VersionReader, generation: Generation | None) -> ServedVersion:
-    ledger = Ledger(version)
-    ledger.look()
-    link = _link(ledger, generation)
-    record = ledger.history.snapshot(link)
+    change_log = ChangeLog(version)
+    change_log.look()
+    link = _link(change_log, generation)
+    record = change_log.history.snapshot(link)
     served = ServedVersion(version if record is None else open_snapshot(version, record), 0, SystemClock())
     links = []
-    for one in ledger.history.back(link):
+    for one in change_log.history.back(link):
         if one.digest == served.digest:
             break
         links.append(one)
     for one in reversed(links):
-        served.apply(ledger.read_delta(one), one.digest)
+        served.apply(change_log.read_delta(one), one.digest)
     return served
 
 
-def _link(ledger: Ledger, generation: Generation | None) -> Link:
-    history = ledger.history
+def _link(change_log: ChangeLog, generation: Generation | None) -> ChainLink:
+    history = change_log.history
     if generation is None:
         return history.target
     link = history.on_line(generation.step) or history.known(generation.step)

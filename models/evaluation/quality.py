@@ -20,13 +20,13 @@ def log_loss(
     labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None = None
 ) -> float:
     """Mean negative log-likelihood, natural log, by weight; NaN without rows, or where a score is no probability."""
-    scored = Scored()
+    scored = ScoredRows()
     scored.add(labels, scores, weights)
     return scored.log_loss()
 
 
 @dataclass(slots=True)
-class Scored:
+class ScoredRows:
     """Labels and scores collected row by row, for metrics over all of them or over the newest.
 
     Exact for a million different scores; beyond that scores are told apart by fewer bits, and auc_error() says by how
@@ -72,7 +72,7 @@ class Scored:
         return self.tally.newest(newest) if newest else self.tally.counts()
 
 
-def next_step(scored: Scored, steps: int, named: Sequence[str]) -> str:
+def next_step(scored: ScoredRows, steps: int, named: Sequence[str]) -> str:
     """One line that says what to do about a held-out AUC that is nan or hardly chance; "" for any other.
 
     steps: that the training took. named: what the training file says itself of what can be chosen for it.

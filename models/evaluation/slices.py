@@ -147,7 +147,7 @@ class Slices:
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class GroupedAucResult:
     """The AUC within groups. auc: the mean of the groups' own, each by its weight (or its rows), over
     the `groups` that have labels of both kinds; NaN where none has. of: how many groups there are. share: the part of
     all groups that this is a sample of; 1 where it is all of them, and then error is 0; else its standard error."""
@@ -178,16 +178,16 @@ class GroupedAuc:
             raise BadInput("evaluate.group: a column of one value a row wanted, got one of lists")
         self._tally.add(labels, scores, weights, keys)
 
-    def result(self) -> Grouped:
+    def result(self) -> GroupedAucResult:
         counts = self._tally.counts()
         aucs, share = counts.aucs(), 0.5**self._tally.halvings
         both = np.isfinite(aucs)
         if not both.any():
-            return Grouped(float("nan"), 0, len(aucs), share, 0.0)
+            return GroupedAucResult(float("nan"), 0, len(aucs), share, 0.0)
         weight = np.add.reduceat(counts.weight, counts.firsts())[both]
         mean = float((weight * aucs[both]).sum() / weight.sum())
         error = float(np.sqrt((weight**2 * (aucs[both] - mean) ** 2).sum()) / weight.sum()) if share < 1 else 0.0
-        return Grouped(mean, int(both.sum()), len(aucs), share, error)
+        return GroupedAucResult(mean, int(both.sum()), len(aucs), share, error)
 
 
 def _shown(value: Hashable) -> str:

@@ -79,7 +79,7 @@ NOTHING = Entries(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.i
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WaitingRows:
+class BufferedRows:
     """Rows that wait to be counted: keys int64 [n], scores float32 [n], positive bool [n], weight float64 [n] or None
     for 1."""
 
@@ -113,7 +113,7 @@ class ScoreTally:
     def __init__(self, most: int = MOST, sampled: bool = False) -> None:
         """most: entries. sampled: keys are given up where there are more, and not bits of scores."""
         self._most, self._sampled = most, sampled
-        self._counted, self._waiting, self._waits = NOTHING, list[WaitingRows](), 0
+        self._counted, self._waiting, self._waits = NOTHING, list[BufferedRows](), 0
         self.rows = self.lost = 0
         self.bits = self.halvings = 0
 
@@ -140,7 +140,7 @@ class ScoreTally:
             weights = None if weights is None else weights[kept]
         weight = None if weights is None else weights.astype(np.float64)
         # Copies: batches are views of a reader's buffers.
-        self._waiting.append(WaitingRows(keys, scores.astype(np.float32), labels > 0.5, weight))
+        self._waiting.append(BufferedRows(keys, scores.astype(np.float32), labels > 0.5, weight))
         self._waits += len(scores)
         if self._waits >= 2 * KEPT:
             self._count()
@@ -154,7 +154,7 @@ class ScoreTally:
 
     def newest(self, rows: int) -> Entries:
         """The newest so many rows, KEPT of them at most."""
-        left, parts = min(rows, KEPT), list[WaitingRows]()
+        left, parts = min(rows, KEPT), list[BufferedRows]()
         for part in reversed(self._waiting):
             if left <= 0:
                 break
@@ -170,7 +170,7 @@ class ScoreTally:
 
     def _count(self) -> None:
         """Entries in the older half of what waits."""
-        older = list[WaitingRows]()
+        older = list[BufferedRows]()
         while self._waits - len(self._waiting[0]) >= KEPT:
             older.append(self._waiting.pop(0))
             self._waits -= len(older[-1])
@@ -179,7 +179,7 @@ class ScoreTally:
         while len(self._counted) > self._most:
             self._shrink()
 
-    def _entries(self, waiting: list[WaitingRows]) -> Entries:
+    def _entries(self, waiting: list[BufferedRows]) -> Entries:
         """Of rows that may have come before the last halving."""
         entries = _rows(waiting).counts(self.bits)
         return entries.taken(self._sample(entries.keys)) if self.halvings else entries
@@ -230,14 +230,14 @@ def _merged(keys: Int64s, ranks: NDArray[np.int32], column: Callable[[str], NDAr
     return Entries(keys[firsts], ranks[firsts], *sums)
 
 
-def _rows(parts: list[WaitingRows]) -> WaitingRows:
+def _rows(parts: list[BufferedRows]) -> BufferedRows:
     weight = None
     if any(p.weight is not None for p in parts):
         weight = np.concatenate([np.ones(len(p)) if p.weight is None else p.weight for p in parts])
     keys, scores, positive = (np.concatenate([getattr(p, n) for p in parts]) for n in ("keys", "scores", "positive"))
-    return WaitingRows(keys, scores, positive, weight)
+    return BufferedRows(keys, scores, positive, weight)
 
 
-def _sliced(rows: WaitingRows, first: int, last: int) -> WaitingRows:
+def _sliced(rows: BufferedRows, first: int, last: int) -> BufferedRows:
     weight = None if rows.weight is None else rows.weight[first:last]
-    return WaitingRows(rows.keys[first:last], rows.scores[first:last], rows.positive[first:last], weight)
+    return BufferedRows(rows.keys[first:last], rows.scores[first:last], rows.positive[first:last], weight)

@@ -27,7 +27,7 @@ NOWHERE = -1
 MERGED, MOST_MERGES = 16, 2
 
 
-class RowPlace(NamedTuple):
+class RowLocation(NamedTuple):
     """A row of a file of the joined folder, NOWHERE where it was left out. positive: it was a positive already when it
     was looked up."""
 
@@ -84,11 +84,11 @@ class EmittedRows:
         while len(last := self._runs[-MERGED:]) == MERGED and last[0].merges == last[-1].merges < MOST_MERGES:
             self._runs[-MERGED:] = [_merged(last)]
 
-    def find(self, keys: Sequence[bytes]) -> list[RowPlace | None]:
+    def find(self, keys: Sequence[bytes]) -> list[RowLocation | None]:
         """Where each key was emitted, None where it was not; what is found is a positive from then on."""
         return self._search(keys, True)
 
-    def places(self, keys: Sequence[bytes]) -> list[RowPlace | None]:
+    def places(self, keys: Sequence[bytes]) -> list[RowLocation | None]:
         """As find(), and nothing changes."""
         return self._search(keys, False)
 
@@ -96,8 +96,8 @@ class EmittedRows:
         """Drops runs whose rows are all older than that."""
         self._runs = [run for run in self._runs if run.newest_s >= before_s]
 
-    def _search(self, keys: Sequence[bytes], taken: bool) -> list[RowPlace | None]:
-        places: list[RowPlace | None] = [None] * len(keys)
+    def _search(self, keys: Sequence[bytes], taken: bool) -> list[RowLocation | None]:
+        places: list[RowLocation | None] = [None] * len(keys)
         left, hashes = np.arange(len(keys)), self._hashes(keys)
         for run in reversed(self._runs):
             if not len(left):
@@ -106,7 +106,9 @@ class EmittedRows:
             found = at < len(run.hashes)
             found[found] = run.hashes[at[found]] == hashes[left[found]]
             for key, position in zip(left[found].tolist(), at[found].tolist()):
-                places[key] = RowPlace(int(run.files[position]), int(run.rows[position]), bool(run.positive[position]))
+                places[key] = RowLocation(
+                    int(run.files[position]), int(run.rows[position]), bool(run.positive[position])
+                )
                 run.positive[position] |= taken
             left = left[~found]
         return places

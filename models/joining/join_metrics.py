@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from freshet_serving.models.joining.join_run import JoinStanding
+from freshet_serving.models.joining.join_run import JoinStatus
 
-Family = tuple[str, str, Callable[[JoinStanding], float]]
+Family = tuple[str, str, Callable[[JoinStatus], float]]
 
 COUNTERS: tuple[Family, ...] = (
     ("freshet_join_rows", "Recorded rows whose window has ended, emitted.", lambda s: s.counts.rows),
@@ -24,18 +24,22 @@ COUNTERS: tuple[Family, ...] = (
     ("freshet_join_ambiguous", "Outcomes of ids that several requests have.", lambda s: s.counts.ambiguous),
     ("freshet_join_repeated_rows", "Emitted rows that no outcome finds.", lambda s: s.counts.repeated),
     ("freshet_join_retried_rows", "Rows left out, as they repeat a request.", lambda s: s.counts.retried),
-    ("freshet_join_disowned_rows", "Rows left out, as several requests have their id.", lambda s: s.counts.disowned),
+    (
+        "freshet_join_conflicting_id_rows",
+        "Rows left out, as several requests have their id.",
+        lambda s: s.counts.disowned,
+    ),
     ("freshet_join_lost_rows", "Rows whose recording was gone at the end of their window.", lambda s: s.counts.lost),
     ("freshet_join_lost_files", "Recordings that were gone before they were read.", lambda s: s.lost_files),
-    ("freshet_join_files_set_aside", "Files of either stream that cannot be read.", lambda s: s.files_aside),
+    ("freshet_join_unreadable_files", "Files of either stream that cannot be read.", lambda s: s.files_aside),
     ("freshet_join_lost_outcomes", "Outcomes that were gone before they were read.", lambda s: s.lost_outcomes),
-    ("freshet_join_rejected", "Rows of either stream that are not sound.", lambda s: s.rejected),
+    ("freshet_join_rejected_rows", "Rows of either stream that are not sound.", lambda s: s.rejected),
     ("freshet_join_files", "Files that have been written.", lambda s: s.files),
 )
 GAUGES: tuple[Family, ...] = (
     ("freshet_join_waiting_rows", "Rows whose window lasts.", lambda s: s.waiting),
-    ("freshet_join_held_outcomes", "Outcomes whose row has not been seen.", lambda s: s.held),
-    ("freshet_join_emitted_rows", "Rows that a late outcome would find.", lambda s: s.emitted),
+    ("freshet_join_pending_outcomes", "Outcomes whose row has not been seen.", lambda s: s.held),
+    ("freshet_join_correctable_rows", "Rows that a late outcome would find.", lambda s: s.emitted),
     ("freshet_join_late_share", "Share of the positives that come late.", lambda s: s.late_share),
     ("freshet_join_calibration", "Mean score over mean label of the newest window.", lambda s: s.calibration),
     ("freshet_join_recordings_timestamp_seconds", "Recordings are read up to, Unix time.", lambda s: _since(s.rows_s)),
@@ -47,18 +51,18 @@ GAUGES: tuple[Family, ...] = (
 class JoinMetrics(Collector):
     """Families of one join."""
 
-    def __init__(self, model: Callable[[], str], standing: Callable[[], JoinStanding]) -> None:
-        self._model, self._standing = model, standing
+    def __init__(self, model: Callable[[], str], status: Callable[[], JoinStatus]) -> None:
+        self._model, self._status = model, status
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        standing, model = self._standing(), self._model()
+        status, model = self._status(), self._model()
         for families, make in ((COUNTERS, CounterMetricFamily), (GAUGES, GaugeMetricFamily)):
             for name, told, value in families:
                 family: Any = make(name, told, labels=["model"])
-                family.add_metric([model], value(standing))
+                family.add_metric([model], value(status))
                 yield family
 
 

@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from freshet_serving.models.data.source import Batch, Schema
-from freshet_serving.models.joining.emitted_rows import NOWHERE, EmittedRows, RowPlace
+from freshet_serving.models.joining.emitted_rows import NOWHERE, EmittedRows, RowLocation
 from freshet_serving.models.joining.join_settings import JoinSettings
 from freshet_serving.models.joining.join_state import JoinState
 from freshet_serving.models.joining.join_windows import JoinWindows, write_lines
@@ -46,13 +46,13 @@ from freshet_serving.models.joining.joined_folder import (
     seconds,
 )
 from freshet_serving.models.joining.late_share import LateShare
-from freshet_serving.models.joining.matching import JoinCounts, LateHit, Matcher, WaitingRow
+from freshet_serving.models.joining.matching import JoinCounts, LateOutcome, Matcher, PendingRow
 from freshet_serving.models.joining.recording_folder import RECORDINGS, RecordingFolder, score_column
 from freshet_serving.models.joining.repeated_ids import repeat_one_request
 from freshet_serving.models.joining.timed_stream import TimedStream
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.open_rows import open_stream
-from freshet_serving.models.streams.stream import Caller, Stream
+from freshet_serving.models.streams.stream import ErrorContext, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.recording_columns import GENERATION, REQUEST, TIME
@@ -61,7 +61,7 @@ MOST_WAITING = 10_000_000
 MANY_HELD = 200_000
 NOTED_S = 60.0
 WINDOWS = f"{BOOKS}/windows"
-OUTCOMES = Caller("--outcomes", RECORDINGS.anew)
+OUTCOMES = ErrorContext("--outcomes", RECORDINGS.anew)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ScoreSums:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinStanding:
+class JoinStatus:
     """Where a join stands. waiting, held, emitted: rows whose window lasts, outcomes without a row, rows that a late
     outcome would find. rows_s, outcomes_s: up to which times the streams have been read. rejected: rows of both streams
     that are not sound. files_aside: of both, that cannot be read. lost_files: of recordings, gone before they were
@@ -133,7 +133,7 @@ class JoinRun:
         hits = FollowedSource(outcomes, self._journal_of(OUTCOMES, outcomes), theirs, settings.follow, linger_s=0.0)
         known = state.outcomes
         self._rows = TimedStream(rows, state.recordings, unix_s)
-        self._hits = TimedStream(hits, known.first, unix_s)
+        self._outcomes = TimedStream(hits, known.first, unix_s)
         self._share = LateShare(settings.wait_s, settings.late_s, state.share)
         self._windows = JoinWindows(settings.window_s, state.windows)
         self._emitted = EmittedRows()
@@ -155,28 +155,28 @@ class JoinRun:
     def run(self) -> None:
         """Joins until stop(), or, where it does not follow, what is there."""
         try:
-            while not self._stopped.is_set() and not (self._rows.ended and self._hits.ended):
-                self.turn()
+            while not self._stopped.is_set() and not (self._rows.ended and self._outcomes.ended):
+                self.run_once()
             self.commit(ending=True)
         finally:
             self._folder.close()
-            for arrivals in (self._rows, self._hits):
+            for arrivals in (self._rows, self._outcomes):
                 arrivals.source.close()
 
     def stop(self) -> None:
         """Ends run() after what it is at; for any thread."""
         self._stopped.set()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Takes what has come of the stream that is behind, and emits what is due, if it is time."""
         full = len(self._matcher) >= MOST_WAITING
-        ahead = self._rows.read_s > self._hits.read_s or full or self._rows.ended
-        if ahead and not self._hits.ended:
+        ahead = self._rows.read_s > self._outcomes.read_s or full or self._rows.ended
+        if ahead and not self._outcomes.ended:
             # A stream that cannot be read is behind all the time: then the other one goes on.
-            if not self._take_hits() and not full and not self._rows.ended:
+            if not self._take_outcomes() and not full and not self._rows.ended:
                 self._take_rows()
-        elif not self._rows.ended and not self._take_rows() and not self._hits.ended:
-            self._take_hits()
+        elif not self._rows.ended and not self._take_rows() and not self._outcomes.ended:
+            self._take_outcomes()
         if self._matcher.held > MANY_HELD:
             self._give_up()
         self.commit()
@@ -196,31 +196,31 @@ class JoinRun:
             emitted = self._emit()
             if emitted or ending:
                 self._report()
-                for stream in (self._rows, self._hits):
+                for stream in (self._rows, self._outcomes):
                     for line in stream.source.news():
                         self._note(line)
             self._forget()
             if not emitted:
                 break
 
-    def standing(self) -> JoinStanding:
+    def status(self) -> JoinStatus:
         """Where the join stands, for any thread."""
-        intakes = self._rows.source.intake(), self._hits.source.intake()
-        return JoinStanding(
+        intakes = self._rows.source.ingest_status(), self._outcomes.source.ingest_status()
+        return JoinStatus(
             counts=JoinCounts(**asdict(self._matcher.counts)),
             files=self._folder.next - 1,
             waiting=len(self._matcher),
             held=self._matcher.held,
             emitted=len(self._emitted),
-            rejected=sum(intake.rejected for intake in intakes),
+            rejected=sum(ingest_status.rejected for ingest_status in intakes),
             lost_files=self._recordings.lost_files,
-            files_aside=sum(intake.aside for intake in intakes),
+            files_aside=sum(ingest_status.aside for ingest_status in intakes),
             lost_outcomes=intakes[1].lost,
             late_share=self._late_share,
             calibration=self._calibration,
             rows_s=self._rows.read_s,
-            outcomes_s=self._hits.read_s,
-            trouble="; ".join(intake.trouble for intake in intakes if intake.trouble),
+            outcomes_s=self._outcomes.read_s,
+            trouble="; ".join(ingest_status.trouble for ingest_status in intakes if ingest_status.trouble),
         )
 
     @property
@@ -232,7 +232,7 @@ class JoinRun:
     def _read_until_s(self) -> float:
         """Outcomes of times before this have been read, and recordings too, but where no more of them are read before
         some have left."""
-        outcomes_s = self._hits.read_s - self.settings.lag_s
+        outcomes_s = self._outcomes.read_s - self.settings.lag_s
         return outcomes_s if len(self._matcher) >= MOST_WAITING else min(outcomes_s, self._rows_until_s)
 
     def _take_rows(self) -> bool:
@@ -242,12 +242,12 @@ class JoinRun:
             self._matcher.take_rows(batch.start, times_s, _keys(batch, self._rows.source.schema))
         return batch is not None
 
-    def _take_hits(self) -> bool:
-        batch = self._hits.next()
+    def _take_outcomes(self) -> bool:
+        batch = self._outcomes.next()
         if batch is not None:
             times_s = batch.time.tolist() if batch.time is not None else []
             values = batch.label.tolist() if self.settings.value else [1.0] * len(batch)
-            self._matcher.take_outcomes(batch.start, times_s, values, _keys(batch, self._hits.source.schema))
+            self._matcher.take_outcomes(batch.start, times_s, values, _keys(batch, self._outcomes.source.schema))
         return batch is not None
 
     def _emit(self) -> int:
@@ -260,19 +260,19 @@ class JoinRun:
             self._next_row = due[-1].number + 1
             self._settle(due)
         if due and rows is None:
-            self._matcher.leave(count, None)
+            self._matcher.pop_rows(count, None)
             return count
         own = [row for row in due if not row.left_out]
         if rows is not None and len(own) < count:
             rows = rows.filter(pa.array([not row.left_out for row in due]))
         late, more, refused = self._corrections(rows)
-        self._matcher.close([one.hit for one in refused], "too_late")
+        self._matcher.close([one.outcome for one in refused], "too_late")
         tables = [table for table in (rows, more) if table is not None]
         if not tables:
             return len(refused)
         values = np.array([self._matcher.in_time(row) for row in own])
         weights = self._count_rows(rows, values) if rows is not None else np.zeros(0)
-        corrected = np.array([one.hit.value for one in late])
+        corrected = np.array([one.outcome.value for one in late])
         if more is not None:
             self._count_late(more, late, corrected)
         # Rows keep their order, and corrections are spread among them: a batch of positives alone would mislead who
@@ -291,7 +291,7 @@ class JoinRun:
             self._tell(self.model, _by_generation(rows, _scores(rows, self.settings.score), values))
         return count + len(late) + len(refused)
 
-    def _settle(self, due: list[WaitingRow]) -> None:
+    def _settle(self, due: list[PendingRow]) -> None:
         """Decides which of the rows that leave are left out, as their id is there more than once."""
         contested = self._matcher.contested(due)
         if not contested:
@@ -316,18 +316,18 @@ class JoinRun:
         self._windows.add(times_s, rows=each, positives=values, scores=scores, weights=weights)
         return weights
 
-    def _count_late(self, rows: pa.Table, late: list[LateHit], values: np.ndarray) -> None:
+    def _count_late(self, rows: pa.Table, late: list[LateOutcome], values: np.ndarray) -> None:
         times_s = seconds(rows[TIME])
-        self._share.add_late(times_s, np.array([one.hit.time_s for one in late]) - times_s, values)
+        self._share.add_late(times_s, np.array([one.outcome.time_s for one in late]) - times_s, values)
         self._windows.add(times_s, late=values, weights=values)
 
-    def _corrections(self, rows: pa.Table | None) -> tuple[list[LateHit], pa.Table | None, list[LateHit]]:
+    def _corrections(self, rows: pa.Table | None) -> tuple[list[LateOutcome], pa.Table | None, list[LateOutcome]]:
         """Late outcomes with their rows, of the columns of `rows` where there are any, and those that cannot be
         corrected; neither waits any more."""
-        taken: list[LateHit] = []
-        refused: list[LateHit] = []
+        taken: list[LateOutcome] = []
+        refused: list[LateOutcome] = []
         tables: list[pa.Table] = []
-        by_file: dict[int, list[LateHit]] = {}
+        by_file: dict[int, list[LateOutcome]] = {}
         for one in self._matcher.corrections(self._rows_until_s, self.settings.file_rows):
             by_file.setdefault(one.place.file, []).append(one)
         for number, mine in sorted(by_file.items()):
@@ -344,19 +344,19 @@ class JoinRun:
             taken += [one for one, fit in zip(mine, fits) if fit]
             refused += [one for one, fit in zip(mine, fits) if not fit]
             tables.append(table.filter(pa.array(fits)))
-        done = {one.hit.number for one in (*taken, *refused)}
-        self._matcher.late = [one for one in self._matcher.late if one.hit.number not in done]
+        done = {one.outcome.number for one in (*taken, *refused)}
+        self._matcher.late = [one for one in self._matcher.late if one.outcome.number not in done]
         return taken, pa.concat_tables(tables) if taken else None, refused
 
     def _commit_file(
-        self, due: list[WaitingRow], at: list[int], values: np.ndarray, late: list[LateHit], table: pa.Table
+        self, due: list[PendingRow], at: list[int], values: np.ndarray, late: list[LateOutcome], table: pa.Table
     ) -> None:
         """Writes a file, with the state that it completes. at: where in it each row is that is not left out."""
         number, overdue = self._folder.next, len(self._matcher.late)
         rows = iter(at)
-        places = [RowPlace(number, NOWHERE if row.left_out else next(rows)) for row in due]
-        self._matcher.leave(len(due), places)
-        self._matcher.close([one.hit for one in late], "late")
+        places = [RowLocation(number, NOWHERE if row.left_out else next(rows)) for row in due]
+        self._matcher.pop_rows(len(due), places)
+        self._matcher.close([one.outcome for one in late], "late")
         newest_s = max((row.time_s for row in due), default=None)
         own = [row.key for row in due if not row.left_out]
         disowned = [row.key for row in due if row.left_out == "disowned"]
@@ -380,12 +380,12 @@ class JoinRun:
         rows, positive = np.concatenate([rows, nowhere]), np.concatenate([positive, nowhere > 0])
         self._emitted.add(number, [*keys, *disowned], rows, positive, newest_s)
 
-    def _fits(self, table: pa.Table, lates: list[LateHit]) -> np.ndarray:
+    def _fits(self, table: pa.Table, lates: list[LateOutcome]) -> np.ndarray:
         """Whether each is the row that its outcome means (a hash may be another's), and recent enough. bool [n]"""
         keys, times_s = self._keys_of(table), seconds(table[TIME])
         return np.array(
             [
-                key == late.key and late.hit.time_s - time_s <= self.settings.late_s
+                key == late.key and late.outcome.time_s - time_s <= self.settings.late_s
                 for late, key, time_s in zip(lates, keys, times_s.tolist())
             ],
             bool,
@@ -436,12 +436,12 @@ class JoinRun:
     def _forget(self) -> None:
         """Lets go of what nothing can need any more."""
         oldest_s = self._until_s - max(self.settings.wait_s, self.settings.late_s) - self.settings.lag_s
-        if self._hits.position >= self._read_before:
+        if self._outcomes.position >= self._read_before:
             self._emitted.forget(oldest_s)
         self._windows.forget(oldest_s - self.settings.window_s)
         self._share.forget(self._until_s)
         self._rows.source.forget(lambda: self._kept[0])
-        self._hits.source.forget(lambda: self._kept[1])
+        self._outcomes.source.forget(lambda: self._kept[1])
 
     def _recall(self, oldest: int) -> None:
         """Finds the rows that have left in the last while, those of files from number `oldest` on, and which of them
@@ -471,9 +471,9 @@ class JoinRun:
         requests, names = (column.to_pylist() for column in mine.columns)
         return [_key((request or "").encode(), name) for request, name in zip(requests, names)]
 
-    def _journal_of(self, caller: Caller, stream: Stream) -> StreamJournal:
-        path = self._folder.books / f"{caller.field.removeprefix('--')}.journal"
-        return StreamJournal(path, stream.identity, caller=caller)
+    def _journal_of(self, context: ErrorContext, stream: Stream) -> StreamJournal:
+        path = self._folder.books / f"{context.field.removeprefix('--')}.journal"
+        return StreamJournal(path, stream.identity, context=context)
 
     def _check(self, state: JoinState) -> None:
         begun = {**state.settings, "model": state.model}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from freshet_serving.models.data.arrow import told_kind
+from freshet_serving.models.data.arrow import infer_kind
 from freshet_serving.models.data.formats import SCHEMES
 from freshet_serving.models.data.source import Field, Schema
 from freshet_serving.models.joining.recording_folder import first_recording
@@ -77,7 +77,7 @@ class JoinSettings:
             columns = first_recording(self.recordings)
             if self.key not in columns.names:
                 raise BadInput(f"--key: row, or a column of the recordings wanted, got {self.key!r}")
-            kind = told_kind(columns.field(self.key).type, self.key)
+            kind = infer_kind(columns.field(self.key).type, self.key)
             if kind not in ("id", "string"):
                 raise BadInput(f"--key: a column of single ids or strings wanted, got {self.key!r}")
         recordings = Schema((Field(REQUEST, "string"), Field(self.key_column, kind)), (), TIME)

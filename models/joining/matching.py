@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from freshet_serving.models.joining.emitted_rows import EmittedRows, RowPlace
+from freshet_serving.models.joining.emitted_rows import EmittedRows, RowLocation
 from freshet_serving.processor.errors import Corrupt
 
 SINCE_ALIKE = ("retried", "disowned", "ambiguous")
@@ -67,7 +67,7 @@ class JoinCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class PositiveOutcome:
     """An outcome that says more than 0: its number in its stream, when it came about, what the row's label is to be."""
 
     number: int
@@ -76,36 +76,36 @@ class Hit:
 
 
 @dataclass(slots=True)
-class WaitingRow:
+class PendingRow:
     """A recorded row whose window has not ended. before: where a row of its key has left; later: rows of its key that
     have come since, of the first one alone. left_out: a fate of JoinCounts; "": it is emitted."""
 
     number: int
     time_s: float
     key: bytes
-    hit: Hit | None = None
-    before: RowPlace | None = None
-    later: list[WaitingRow] | None = None
+    outcome: PositiveOutcome | None = None
+    before: RowLocation | None = None
+    later: list[PendingRow] | None = None
     left_out: str = ""
 
     @property
-    def of_one_request(self) -> Iterator[WaitingRow]:
+    def of_one_request(self) -> Iterator[PendingRow]:
         """The row, and later ones of its request, which has one time for all."""
         yield self
         yield from (row for row in self.later or () if row.time_s == self.time_s)
 
     @property
-    def of_others(self) -> Iterator[WaitingRow]:
+    def of_others(self) -> Iterator[PendingRow]:
         """The later rows of other requests."""
         return (row for row in self.later or () if row.time_s != self.time_s)
 
 
 @dataclass(frozen=True, slots=True)
-class LateHit:
+class LateOutcome:
     """An outcome whose row was emitted as a negative. key: for the row is looked up by a hash."""
 
-    hit: Hit
-    place: RowPlace
+    outcome: PositiveOutcome
+    place: RowLocation
     key: bytes
 
 
@@ -152,12 +152,12 @@ class Matcher:
     ) -> None:
         """emitted: rows that have left; known, counts: as of when the join was left."""
         self._wait_s, self._last_s, self._emitted = wait_s, max(wait_s, late_s), emitted
-        self._rows: deque[WaitingRow] = deque()
-        self._by_key: dict[bytes, WaitingRow] = {}
-        self._held: dict[bytes, Hit] = {}
+        self._rows: deque[PendingRow] = deque()
+        self._by_key: dict[bytes, PendingRow] = {}
+        self._held: dict[bytes, PositiveOutcome] = {}
         self._open, self._end = set(known.numbers), known.end
         self.counts = counts
-        self.late: list[LateHit] = []
+        self.late: list[LateOutcome] = []
         # Times of unmatched outcomes since they were last asked for.
         self._unmatched_s: list[float] = []
 
@@ -173,57 +173,57 @@ class Matcher:
     def settled_s(self) -> float:
         """Everything that came about before this has a fate, as far as it has been read."""
         first = self._rows[0].time_s + self._wait_s if self._rows else float("inf")
-        return min([first, *(one.hit.time_s for one in self.late)])
+        return min([first, *(one.outcome.time_s for one in self.late)])
 
     def take_rows(self, first: int, times_s: Sequence[float], keys: Sequence[bytes]) -> None:
         """Recorded rows from number `first` on, in order."""
         places = self._emitted.places(keys)
         for number, time_s, key, before in zip(itertools.count(first), times_s, keys, places):
-            row = WaitingRow(number, time_s, key, before=before)
+            row = PendingRow(number, time_s, key, before=before)
             self._rows.append(row)
             if (earlier := self._by_key.get(key)) is not None:
                 earlier.later = earlier.later or []
                 earlier.later.append(row)
                 continue
             self._by_key[key] = row
-            if (hit := self._held.pop(key, None)) is not None:
-                self._attach(row, hit)
+            if (outcome := self._held.pop(key, None)) is not None:
+                self._attach(row, outcome)
 
     def take_outcomes(
         self, first: int, times_s: Sequence[float], values: Sequence[float], keys: Sequence[bytes]
     ) -> None:
         """Outcomes from number `first` on; those that were done when the join was left are passed over."""
-        strangers: list[tuple[bytes, Hit]] = []
+        strangers: list[tuple[bytes, PositiveOutcome]] = []
         for number, time_s, value, key in zip(itertools.count(first), times_s, values, keys):
             if number < self._end and number not in self._open:
                 continue
             self._open.add(number)
-            hit = Hit(number, time_s, value)
+            outcome = PositiveOutcome(number, time_s, value)
             if value == 0:
                 self._open.discard(number)
             elif (row := self._by_key.get(key)) is not None:
-                self._attach(row, hit)
+                self._attach(row, outcome)
             else:
-                strangers.append((key, hit))
+                strangers.append((key, outcome))
         self._end = max(self._end, first + len(keys))
-        for (key, hit), place in zip(strangers, self._emitted.find([key for key, _ in strangers])):
+        for (key, outcome), place in zip(strangers, self._emitted.find([key for key, _ in strangers])):
             if place is not None:
-                self._correct(LateHit(hit, place, key))
+                self._correct(LateOutcome(outcome, place, key))
             elif key in self._held:
-                self.close([hit], "duplicates")
+                self.close([outcome], "duplicates")
             else:
-                self._held[key] = hit
+                self._held[key] = outcome
 
-    def due(self, until_s: float, most: int) -> list[WaitingRow]:
+    def due(self, until_s: float, most: int) -> list[PendingRow]:
         """The first rows, at most so many, whose window has ended for outcomes of times before until_s."""
-        found: list[WaitingRow] = []
+        found: list[PendingRow] = []
         for row in self._rows:
             if len(found) == most or row.time_s + self._wait_s >= until_s:
                 break
             found.append(row)
         return found
 
-    def contested(self, rows: Sequence[WaitingRow]) -> list[WaitingRow]:
+    def contested(self, rows: Sequence[PendingRow]) -> list[PendingRow]:
         """Those of the first rows, which are about to leave, whose request may not be the only one of its id."""
         return [
             row
@@ -231,15 +231,15 @@ class Matcher:
             if self._by_key.get(row.key) is row and (row.before is not None or next(row.of_others, None) is not None)
         ]
 
-    def decide(self, row: WaitingRow, alike: bool) -> None:
+    def decide(self, row: PendingRow, alike: bool) -> None:
         """Decides about a contested row and all later ones of its key. alike: they all repeat one request, of which the
         row counts, or the one before it."""
         if not alike:
             for one in (row, *(row.later or ())):
                 one.left_out = "disowned"
-            if row.hit is not None:
-                self.close([row.hit], "ambiguous")
-                row.hit = None
+            if row.outcome is not None:
+                self.close([row.outcome], "ambiguous")
+                row.outcome = None
             return
         for one in row.of_others:
             one.left_out = "retried"
@@ -247,62 +247,62 @@ class Matcher:
             return
         for one in row.of_one_request:
             one.left_out = "retried"
-        if row.hit is not None:
+        if row.outcome is not None:
             (place,) = self._emitted.find([row.key])
-            self._correct(LateHit(row.hit, place or row.before, row.key))
-            row.hit = None
+            self._correct(LateOutcome(row.outcome, place or row.before, row.key))
+            row.outcome = None
 
-    def corrections(self, until_s: float, most: int) -> list[LateHit]:
+    def corrections(self, until_s: float, most: int) -> list[LateOutcome]:
         """The first late outcomes, at most so many, of times before until_s, up to which recordings have been read.
         Those whose id another request has used since go to that one, or are ambiguous."""
         late, self.late = self.late, []
         for one, place in zip(late, self._emitted.places([one.key for one in late])):
             row = self._by_key.get(one.key)
             if row is not None and not row.left_out:
-                self._attach(row, one.hit)
+                self._attach(row, one.outcome)
             elif place is not None and place.disowned:
-                self.close([one.hit], "ambiguous")
+                self.close([one.outcome], "ambiguous")
             else:
                 self.late.append(one)
-        return [one for one in self.late if one.hit.time_s < until_s][:most]
+        return [one for one in self.late if one.outcome.time_s < until_s][:most]
 
-    def in_time(self, row: WaitingRow) -> float:
+    def in_time(self, row: PendingRow) -> float:
         """The label of a row that leaves: what came within its window, 0 for nothing."""
-        return row.hit.value if row.hit is not None and row.hit.time_s <= row.time_s + self._wait_s else 0.0
+        return row.outcome.value if row.outcome is not None and row.outcome.time_s <= row.time_s + self._wait_s else 0.0
 
-    def leave(self, rows: int, places: Sequence[RowPlace] | None) -> None:
+    def pop_rows(self, rows: int, places: Sequence[RowLocation] | None) -> None:
         """The first rows leave. places: where each is emitted that is not left out; None: they are lost."""
         for n in range(rows):
             row = self._rows.popleft()
             if first := self._by_key.get(row.key) is row:
                 del self._by_key[row.key]
-            hit = row.hit
+            outcome = row.outcome
             if places is None:
                 self.counts.lost += 1
-                if hit is not None:
-                    self._forgo(hit)
+                if outcome is not None:
+                    self._forgo(outcome)
                 continue
             if row.left_out:
                 setattr(self.counts, row.left_out, getattr(self.counts, row.left_out) + 1)
                 continue
             self.counts.rows += 1
             self.counts.repeated += not first
-            if hit is None:
+            if outcome is None:
                 continue
             if self.in_time(row):
-                self.close([hit], "positives")
+                self.close([outcome], "positives")
             else:
-                self._correct(LateHit(hit, places[n], row.key))
+                self._correct(LateOutcome(outcome, places[n], row.key))
 
-    def close(self, hits: Sequence[Hit], fate: str) -> None:
+    def close(self, outcomes: Sequence[PositiveOutcome], fate: str) -> None:
         """These outcomes have this fate, a field of JoinCounts."""
-        setattr(self.counts, fate, getattr(self.counts, fate) + len(hits))
-        self._open.difference_update(hit.number for hit in hits)
+        setattr(self.counts, fate, getattr(self.counts, fate) + len(outcomes))
+        self._open.difference_update(outcome.number for outcome in outcomes)
 
     def give_up(self, before_s: float) -> list[float]:
         """Outcomes of times before before_s will not find a row any more; the times of all that were unmatched since
         this was last asked."""
-        gone = [key for key, hit in self._held.items() if hit.time_s < before_s]
+        gone = [key for key, outcome in self._held.items() if outcome.time_s < before_s]
         for key in gone:
             self._forgo(self._held.pop(key))
         times_s, self._unmatched_s = self._unmatched_s, []
@@ -313,27 +313,27 @@ class Matcher:
         first = min(self._open, default=self._end)
         return OpenOutcomes(first, max(self._end, first), frozenset(self._open))
 
-    def _attach(self, row: WaitingRow, hit: Hit) -> None:
-        if row.hit is not None:
-            self.close([hit], "duplicates")
-        elif hit.time_s - row.time_s > self._last_s:
-            self.close([hit], "too_late")
+    def _attach(self, row: PendingRow, outcome: PositiveOutcome) -> None:
+        if row.outcome is not None:
+            self.close([outcome], "duplicates")
+        elif outcome.time_s - row.time_s > self._last_s:
+            self.close([outcome], "too_late")
         else:
-            row.hit = hit
+            row.outcome = outcome
 
-    def _correct(self, late: LateHit) -> None:
+    def _correct(self, late: LateOutcome) -> None:
         if late.place.disowned:
-            self.close([late.hit], "ambiguous")
+            self.close([late.outcome], "ambiguous")
         elif late.place.positive:
-            self.close([late.hit], "duplicates")
+            self.close([late.outcome], "duplicates")
         elif self._last_s == self._wait_s:
-            self.close([late.hit], "too_late")
+            self.close([late.outcome], "too_late")
         else:
             self.late.append(late)
 
-    def _forgo(self, hit: Hit) -> None:
-        self._unmatched_s.append(hit.time_s)
-        self.close([hit], "unmatched")
+    def _forgo(self, outcome: PositiveOutcome) -> None:
+        self._unmatched_s.append(outcome.time_s)
+        self.close([outcome], "unmatched")
 
 
 def counts_from(said: dict[str, int]) -> JoinCounts:

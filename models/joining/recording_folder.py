@@ -20,19 +20,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from freshet_serving.models.data.broadcast_columns import row_nbytes
 from freshet_serving.models.data.decoding import DECODERS
-from freshet_serving.models.data.sent_once import row_nbytes
 from freshet_serving.models.data.source import Schema
 from freshet_serving.models.joining.joined_folder import ROWS_NBYTES
-from freshet_serving.models.streams.arrived_rows import Rejected, Rows
 from freshet_serving.models.streams.growing_folder import GrowingFolder
-from freshet_serving.models.streams.stream import Caller, Segment, Unread, check_places
+from freshet_serving.models.streams.stream import ErrorContext, Segment, StreamBacklog, check_places
 from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.models.streams.stream_rows import RejectedRows, Rows
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.package.recording_columns import METADATA, OUTPUT
 from freshet_serving.processor.package.regular_file import open_regular
 
-RECORDINGS = Caller("--recordings", "a join into another --out begins")
+RECORDINGS = ErrorContext("--recordings", "a join into another --out begins")
 
 _NAME = re.compile(r".*-(?P<recorder>[^-]+)-(?P<at_ms>\d+)-(?P<number>\d+)\.parquet")
 
@@ -51,7 +51,7 @@ class RecordingFolder:
     def __init__(self, folder: str, model: str, schema: Schema) -> None:
         """model: "": of the only model that is there."""
         self._folder, self._model = Path(folder), model
-        self._files = GrowingFolder(folder, schema, caller=RECORDINGS)
+        self._files = GrowingFolder(folder, schema, context=RECORDINGS)
         self._recorders: dict[str, _Numbers] = {}
         self.lost_rows = 0
 
@@ -93,7 +93,7 @@ class RecordingFolder:
             segments.append(Segment({**segment.where, "model": model}, mine))
         return segments
 
-    def read(self, segment: Segment) -> Iterator[Rows | Rejected]:
+    def read(self, segment: Segment) -> Iterator[Rows | RejectedRows]:
         if not segment.rows:
             return
         if not (self._folder / segment.where["file"]).is_file():
@@ -101,11 +101,11 @@ class RecordingFolder:
             return
         yield from self._files.read(segment)
 
-    def forgets(self, segment: Segment) -> bool:
-        return self._files.forgets(segment)
+    def can_forget(self, segment: Segment) -> bool:
+        return self._files.can_forget(segment)
 
-    def unread(self) -> Unread:
-        return self._files.unread()
+    def backlog(self) -> StreamBacklog:
+        return self._files.backlog()
 
     def close(self) -> None:
         self._files.close()
@@ -133,7 +133,7 @@ class RecordingFolder:
                 break
         return count, pa.concat_tables(tables).combine_chunks()
 
-    def _rows(self, name: str, rows: Sequence[int], most_nbytes: int) -> pa.Table | None:
+    def _rows(self, name: str, rows: Sequence[int], max_nbytes: int) -> pa.Table | None:
         """The first of these rows of a file that take about so much; None where it is gone, is damaged, or takes too
         much memory."""
         path = self._folder / name
@@ -144,10 +144,10 @@ class RecordingFolder:
             with contextlib.closing(DECODERS.rows(path, rows)) as found:
                 for batch in found:
                     ends = np.cumsum(sum(map(row_nbytes, batch.columns)))
-                    fitting = max(0 if batches else 1, int(np.searchsorted(ends, most_nbytes, side="right")))
+                    fitting = max(0 if batches else 1, int(np.searchsorted(ends, max_nbytes, side="right")))
                     batches.append(batch.slice(0, fitting))
-                    most_nbytes -= int(ends[-1])
-                    if fitting < batch.num_rows or most_nbytes <= 0:
+                    max_nbytes -= int(ends[-1])
+                    if fitting < batch.num_rows or max_nbytes <= 0:
                         break
             return pa.Table.from_batches(batches)
         except (BadInput, pa.ArrowException) as error:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
-from freshet_serving.models.joining.emitted_rows import RowPlace
-from freshet_serving.models.joining.matching import WaitingRow
+from freshet_serving.models.joining.emitted_rows import RowLocation
+from freshet_serving.models.joining.matching import PendingRow
 
 MOST_ALIKE, READ_AT_ONCE = 16, 1024
 RECORDERS_OWN = "freshet."
@@ -26,7 +26,7 @@ Emitted = Callable[[int, Sequence[int]], pa.Table | None]
 """Rows of a file of the joined folder, None where it is gone (JoinedFolder.recorded)."""
 
 
-def repeat_one_request(rows: Sequence[WaitingRow], recorded: Recorded, emitted: Emitted) -> list[bool]:
+def repeat_one_request(rows: Sequence[PendingRow], recorded: Recorded, emitted: Emitted) -> list[bool]:
     """Tell of each row whether all others of its id say the same as its own request does.
 
     Args:
@@ -67,11 +67,11 @@ def _of_waiting(numbers: Iterable[int], recorded: Recorded) -> dict[int, bytes]:
     return found
 
 
-def _of_emitted(places: Iterable[RowPlace], emitted: Emitted) -> dict[RowPlace, bytes]:
-    by_file: dict[int, list[RowPlace]] = {}
+def _of_emitted(places: Iterable[RowLocation], emitted: Emitted) -> dict[RowLocation, bytes]:
+    by_file: dict[int, list[RowLocation]] = {}
     for place in places:
         by_file.setdefault(place.file, []).append(place)
-    found: dict[RowPlace, bytes] = {}
+    found: dict[RowLocation, bytes] = {}
     for file, mine in by_file.items():
         table = emitted(file, [place.row for place in mine])
         if table is not None:

@@ -25,13 +25,13 @@ class TimedStream:
 
     def next(self) -> Batch | None:
         """What has come; None where nothing has for a moment."""
-        began_s, looks = self._unix_s(), self.source.intake().looks
+        began_s, looks = self._unix_s(), self.source.ingest_status().looks
         batch = next(self._batches, None)
         if batch is None:
             self.ended = not self.source.endless
-            intake = self.source.intake()
-            looked = intake.looks is None or intake.looks != looks or self.ended
-            if looked and not intake.trouble:
+            ingest_status = self.source.ingest_status()
+            looked = ingest_status.looks is None or ingest_status.looks != looks or self.ended
+            if looked and not ingest_status.trouble:
                 self.read_s = max(self.read_s, began_s)
             return None
         self.position = batch.end

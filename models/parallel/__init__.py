@@ -7,12 +7,12 @@ batch_ids       a process' distinct ids of a batch, by whose they are, with room
 id_kernels      its kernels, and that of who adds gradients up
 number_wire     numbers on their way
 rank_trainer    a process' share of a step
-duties          what rank 0 tells all to do
+commands        what rank 0 tells all to do
 gathered_table  a whole table, of rank 0's view
 lead_trainer    rank 0's trainer, which a run takes for any other
 rank_loop       the other ranks, from beginning to end
 mpi_run         a process that MPI has started, in its role
-roll            who of the processes is there, and who went first
+liveness        who of the processes is there, and who went first
 mpi_launch      `freshet train --processes`: starts them, and says how they ended
 """
 

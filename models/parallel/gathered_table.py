@@ -19,21 +19,21 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.embedding.id_shards import processes_of
 from freshet_serving.models.embedding.variable import Changes, EmbeddingVariable
-from freshet_serving.models.parallel.duties import Duty, as_arrays, by_name, named_arrays
+from freshet_serving.models.parallel.commands import RankCommand, as_arrays, by_name, named_arrays
 from freshet_serving.models.parallel.ranks import Array
 from freshet_serving.processor.errors import Corrupt
 
 Int64s = NDArray[np.int64]
 
 
-class Asks(Protocol):
+class RankRpc(Protocol):
     """What rank 0 asks all ranks through, its own included."""
 
     @property
     def processes(self) -> int: ...
 
-    def ask(
-        self, operation: Duty, number: int = 0, given: Sequence[Sequence[Array]] | None = None
+    def call_all(
+        self, operation: RankCommand, number: int = 0, given: Sequence[Sequence[Array]] | None = None
     ) -> list[list[Array]]:
         """What each rank gives back. given: arrays for each."""
         ...
@@ -42,7 +42,7 @@ class Asks(Protocol):
 class GatheredTable:
     """See EmbeddingVariable, whose methods these are."""
 
-    def __init__(self, ranks: Asks, number: int, own: EmbeddingVariable) -> None:
+    def __init__(self, ranks: RankRpc, number: int, own: EmbeddingVariable) -> None:
         """number: of the table among all. own: what of it is in this process."""
         self._ranks, self._number, self._own = ranks, number, own
         self.name, self.dim = own.name, own.dim
@@ -53,16 +53,16 @@ class GatheredTable:
         return self._own.slots_nbytes
 
     def __len__(self) -> int:
-        return sum(int(lengths[self._number]) for (lengths,) in self._ranks.ask(Duty.LENGTHS))
+        return sum(int(lengths[self._number]) for (lengths,) in self._ranks.call_all(RankCommand.LENGTHS))
 
     def export(self) -> Changes:
-        return self._gathered(Duty.EXPORT)
+        return self._gathered(RankCommand.EXPORT)
 
     def changes(self) -> Changes:
-        return self._gathered(Duty.CHANGES)
+        return self._gathered(RankCommand.CHANGES)
 
     def clear_changed(self) -> None:
-        self._ranks.ask(Duty.CLEAR_CHANGED, self._number)
+        self._ranks.call_all(RankCommand.CLEAR_CHANGED, self._number)
 
     def pieces(self, rows: int) -> Iterator[Changes]:
         whole, nothing = self.export(), np.empty(0, np.int64)
@@ -71,20 +71,20 @@ class GatheredTable:
             yield Changes(*[*(part[first : first + rows] for part in parts), nothing])
 
     def restore(self, changes: Changes) -> None:
-        self._ranks.ask(Duty.RESTORE, self._number, self._shared_out(changes))
+        self._ranks.call_all(RankCommand.RESTORE, self._number, self._shared_out(changes))
 
     def mark(self, changes: Changes) -> None:
-        self._ranks.ask(Duty.MARK, self._number, self._shared_out(changes))
+        self._ranks.call_all(RankCommand.MARK, self._number, self._shared_out(changes))
 
     def overwrite(self, keys: Int64s, rows: NDArray[np.float32], removed: Int64s, rate: float, step: int) -> None:
         numbers = [np.array([rate]), np.array([step])]
         owners, gone = (processes_of(ids, self._ranks.processes) for ids in (keys, removed))
         each = range(self._ranks.processes)
         given = [[keys[owners == to], rows[owners == to], removed[gone == to], *numbers] for to in each]
-        self._ranks.ask(Duty.OVERWRITE, self._number, given)
+        self._ranks.call_all(RankCommand.OVERWRITE, self._number, given)
 
-    def _gathered(self, operation: Duty) -> Changes:
-        given = [Changes(*arrays) for arrays in self._ranks.ask(operation, self._number)]
+    def _gathered(self, operation: RankCommand) -> Changes:
+        given = [Changes(*arrays) for arrays in self._ranks.call_all(operation, self._number)]
         for of, each in enumerate(given):
             for ids in (each.keys, each.removed):
                 if (processes_of(ids, len(given)) != of).any():
@@ -105,14 +105,14 @@ class GatheredTable:
 class GatheredFilter:
     """The admission filter of such a table."""
 
-    def __init__(self, ranks: Asks, number: int) -> None:
+    def __init__(self, ranks: RankRpc, number: int) -> None:
         self._ranks, self._number = ranks, number
 
     def export(self) -> Mapping[str, Array]:
-        return self._gathered(Duty.FILTER)
+        return self._gathered(RankCommand.FILTER)
 
     def changes(self) -> Mapping[str, Array]:
-        return self._gathered(Duty.FILTER_CHANGES)
+        return self._gathered(RankCommand.FILTER_CHANGES)
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         if "keys" in arrays:
@@ -128,10 +128,10 @@ class GatheredFilter:
         else:
             # Counters by shard: each process takes those of its own.
             given = [dict(arrays)] * self._ranks.processes
-        self._ranks.ask(Duty.RESTORE_FILTER, self._number, [named_arrays(each) for each in given])
+        self._ranks.call_all(RankCommand.RESTORE_FILTER, self._number, [named_arrays(each) for each in given])
 
-    def _gathered(self, operation: Duty) -> Mapping[str, Array]:
-        given = [by_name(arrays) for arrays in self._ranks.ask(operation, self._number)]
+    def _gathered(self, operation: RankCommand) -> Mapping[str, Array]:
+        given = [by_name(arrays) for arrays in self._ranks.call_all(operation, self._number)]
         # Shards follow one another in the order of ranks.
         whole = {name: np.concatenate([each[name] for each in given]) for name in given[0]}
         if "keys" in whole:

@@ -1,8 +1,8 @@
 """Rank 0's trainer: to the run, its checkpoints and its chain it is a Trainer like any other, with whole tables.
 
-Each of its methods announces an operation and does this rank's share of it (models.parallel.duties). Batches go to the
-others when they are transformed, ahead of when they are learned, on a channel of their own; what is learned or scored
-is named by the batch's number.
+Each of its methods announces an operation and does this rank's share of it (models.parallel.commands). Batches go to
+the others when they are transformed, ahead of when they are learned, on a channel of their own; what is learned or
+scored is named by the batch's number.
 
 Invariants. One operation at a time, whatever threads ask. Numbers of batches rise, and batches are learned in their
 order, some never. Weights that the run has put into the network, from a checkpoint say, are in every process before the
@@ -26,11 +26,11 @@ from freshet_serving.models.config.train_section import TrainSettings
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.dense.losses import mean_shares
 from freshet_serving.models.parallel.batch_slices import encoded, slice_of
-from freshet_serving.models.parallel.duties import DUTIES, Duty, Order, announce
+from freshet_serving.models.parallel.commands import HANDLERS, CommandHeader, RankCommand, send_command
 from freshet_serving.models.parallel.gathered_table import GatheredTable
 from freshet_serving.models.parallel.rank_trainer import NO_ROWS, RankTrainer
 from freshet_serving.models.parallel.ranks import Array, Bytes, Ranks, receive_arrays
-from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.package.manifest import Manifest
@@ -88,45 +88,47 @@ class LeadTrainer(RankTrainer):
                 for to, message in enumerate(messages, 1):
                     self.batches.post(to, _numbered(number, message))
             own = batch.slice(*slices[0])
-            bound = self.plan.bind(own.columns) if len(own) else NO_ROWS
+            bound = self.plan.bind_inputs(own.columns) if len(own) else NO_ROWS
             return SharedBatch(batch, bound, own.label, share[: len(own)], number)
 
-    def in_stretches(self, items: Ahead, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]) -> Ahead:
+    def with_prefetched_rows(
+        self, items: PrefetchPipeline, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]
+    ) -> PrefetchPipeline:
         """The items: rows on disk are read when a batch names them."""
         return items
 
     def learn(self, given: Batch | BoundBatch) -> float:
         work = given if isinstance(given, SharedBatch) else self.transform(_batch(given))
         with self._turn:
-            self._announce_batch(Duty.LEARN, work)
-            return self.learn_own(work.bound, work.label, work.share)
+            self._announce_batch(RankCommand.LEARN, work)
+            return self.learn_local(work.bound, work.label, work.share)
 
     def score(self, given: Mapping[str, Column] | BoundBatch) -> Float32s:
         work = self._shared(given)
         with self._turn:
-            self._announce_batch(Duty.SCORE, work)
-            scores = [self.score_own(work.bound), *self._given_back()]
+            self._announce_batch(RankCommand.SCORE, work)
+            scores = [self.score_local(work.bound), *self._given_back()]
             return np.concatenate([each for each in scores if len(each)])
 
     def pool(self, given: Mapping[str, Column] | BoundBatch) -> Float32s:
         work = self._shared(given)
         with self._turn:
-            self._announce_batch(Duty.POOL, work)
-            return np.concatenate([self.pool_own(work.bound), *self._given_back()])
+            self._announce_batch(RankCommand.POOL, work)
+            return np.concatenate([self.pool_local(work.bound), *self._given_back()])
 
     def evict(self) -> int:
-        return sum(int(count[0]) for (count,) in self.ask(Duty.EVICT))
+        return sum(int(count[0]) for (count,) in self.call_all(RankCommand.EVICT))
 
     def clear(self) -> None:
-        self.ask(Duty.CLEAR)
+        self.call_all(RankCommand.CLEAR)
 
-    def ask(
-        self, operation: Duty, number: int = 0, given: Sequence[Sequence[Array]] | None = None
+    def call_all(
+        self, operation: RankCommand, number: int = 0, given: Sequence[Sequence[Array]] | None = None
     ) -> list[list[Array]]:
-        """See models.parallel.gathered_table.Asks."""
+        """See models.parallel.gathered_table.RankRpc."""
         with self._turn:
-            announce(self.ranks, Order(operation, self.steps, number), given)
-            own = DUTIES[operation](self, number, list(given[0]) if given is not None else [])
+            send_command(self.ranks, CommandHeader(operation, self.steps, number), given)
+            own = HANDLERS[operation](self, number, list(given[0]) if given is not None else [])
             return [own, *(receive_arrays(self.ranks, of) for of in range(1, self.processes))]
 
     def close(self, failed: str = "") -> None:
@@ -134,7 +136,7 @@ class LeadTrainer(RankTrainer):
         if failed:
             self.ranks.fail(failed)
             return
-        announce(self.ranks, Order(Duty.END, self.steps))
+        send_command(self.ranks, CommandHeader(RankCommand.END, self.steps))
         for to in range(1, self.processes):
             self.batches.send(to, _numbered(NO_MORE, np.empty(0, np.uint8)))
 
@@ -144,17 +146,17 @@ class LeadTrainer(RankTrainer):
         if isinstance(given, BoundBatch):
             return self.transform(given.batch)
         labels = len(self.dense.arch.outputs)
-        rows = self.plan.bind(given).rows
+        rows = self.plan.bind_inputs(given).rows
         label = np.zeros((rows, labels) if labels > 1 else rows, np.float32)
         return self.transform(Batch(dict(given), label, None, 0))
 
-    def _announce_batch(self, operation: Duty, work: SharedBatch) -> None:
+    def _announce_batch(self, operation: RankCommand, work: SharedBatch) -> None:
         state = self.dense.state
         if self._told != (state, state.assigned):
             self._told = state, state.assigned
-            self.ask(Duty.NETWORK, 0, [state.arrays()] * self.processes)
+            self.call_all(RankCommand.NETWORK, 0, [state.arrays()] * self.processes)
             self._told = state, state.assigned
-        announce(self.ranks, Order(operation, self.steps, work.number))
+        send_command(self.ranks, CommandHeader(operation, self.steps, work.number))
 
     def _given_back(self) -> list[Float32s]:
         return [receive_arrays(self.ranks, of)[0] for of in range(1, self.processes)]

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from freshet_serving.models.parallel.roll import SOCKET, Roll
+from freshet_serving.models.parallel.liveness import SOCKET, LivenessRegistry
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import how_to_install
 
@@ -61,7 +61,7 @@ def launch(processes: int, command: Sequence[str]) -> int:
     relay, told = Relay(sys.stdout), list[int]()
     libc = ctypes.CDLL(None)
     with (
-        Roll() as roll,
+        LivenessRegistry() as roll,
         subprocess.Popen(
             [mpiexec(), "-n", str(processes), *command],
             env={**os.environ, SOCKET: str(roll.path)},

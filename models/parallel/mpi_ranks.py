@@ -20,7 +20,7 @@ import mpi4py
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.parallel.ranks import Array, Bytes, Failed, as_bytes
+from freshet_serving.models.parallel.ranks import Array, Bytes, RankFailed, as_bytes
 from freshet_serving.processor.cores import MAX_CPU, available, run_on
 from freshet_serving.processor.errors import BadInput
 
@@ -124,7 +124,7 @@ class MpiRanks:
             requests = [self._comm.Irecv([piece, MPI.BYTE], of) for piece in pieces]
             _wait(lambda: MPI.Request.Testall(requests))
         if status == FAILED:
-            raise Failed(message.tobytes().decode(errors="replace"))
+            raise RankFailed(message.tobytes().decode(errors="replace"))
         return message
 
 

@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from freshet_serving.models.parallel.ranks import Failed
-from freshet_serving.models.parallel.roll import SOCKET, Present
+from freshet_serving.models.parallel.liveness import SOCKET, LivenessClient
+from freshet_serving.models.parallel.ranks import RankFailed
 from freshet_serving.processor.errors import BadInput, FreshetError
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -45,23 +45,23 @@ def take_part(train: Callable[[Callable[..., object] | None], None]) -> None:
     from freshet_serving.models.parallel.mpi_ranks import MpiRanks
 
     ranks = MpiRanks()
-    present = Present(ranks.rank)
+    present = LivenessClient(ranks.rank)
     if ranks.size == 1:
         train(None)
         return
     batches = ranks.channel()
     ranks.share_cores()
-    from freshet_serving.models.parallel.rank_loop import Lead, serve
+    from freshet_serving.models.parallel.rank_loop import LeadTrainerFactory, serve
 
     if ranks.rank:
         _mute()
         try:
             serve(ranks, batches)
-        except Failed:
+        except RankFailed:
             time.sleep(ENDED_S)
             sys.exit(2)
     else:
-        lead = Lead(ranks, batches)
+        lead = LeadTrainerFactory(ranks, batches)
         try:
             train(lead)
         except BaseException as error:

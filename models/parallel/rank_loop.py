@@ -22,10 +22,10 @@ from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_section import TrainSettings
 from freshet_serving.models.parallel.batch_slices import decoded
-from freshet_serving.models.parallel.duties import DUTIES, Duty, hear
+from freshet_serving.models.parallel.commands import HANDLERS, RankCommand, receive_command
 from freshet_serving.models.parallel.lead_trainer import NO_MORE, LeadTrainer, unnumbered
 from freshet_serving.models.parallel.rank_trainer import NO_ROWS, RankTrainer
-from freshet_serving.models.parallel.ranks import Failed, Ranks, receive_arrays, send_arrays
+from freshet_serving.models.parallel.ranks import RankFailed, Ranks, receive_arrays, send_arrays
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.plan import BoundRequest
 from freshet_serving.processor.package.manifest import Manifest
@@ -53,7 +53,7 @@ class ArrivingBatches:
         with self._changed:
             self._changed.wait_for(lambda: number in self._arrived or self._error is not None)
             if number not in self._arrived:
-                raise self._error or Failed(f"batch {number} is gone")
+                raise self._error or RankFailed(f"batch {number} is gone")
             for before in [other for other in self._arrived if other < number - KEPT]:
                 del self._arrived[before]
             found = self._arrived[number]
@@ -86,10 +86,10 @@ class ArrivingBatches:
     def _bound(self, message: NDArray[np.uint8]) -> Arrived:
         with self._trainer.profile.timed("transform"):
             columns, label, share = decoded(message, self._names)
-            return self._trainer.plan.bind(columns) if len(label) else NO_ROWS, label, share
+            return self._trainer.plan.bind_inputs(columns) if len(label) else NO_ROWS, label, share
 
 
-class Lead:
+class LeadTrainerFactory:
     """Makes rank 0's trainer, as TrainingRun makes one, and has all others make theirs."""
 
     def __init__(self, ranks: Ranks, batches: Ranks) -> None:
@@ -132,29 +132,29 @@ def serve(ranks: Ranks, batches: Ranks) -> None:
         trainer = _made(ranks)
         arriving = ArrivingBatches(batches, trainer)
         while True:
-            order, given = hear(ranks)
+            order, given = receive_command(ranks)
             trainer.steps = order.steps
-            if order.operation == Duty.END:
+            if order.operation == RankCommand.END:
                 arriving.close()
                 return
-            if order.operation in DUTIES:
-                send_arrays(ranks, 0, DUTIES[order.operation](trainer, order.number, given))
+            if order.operation in HANDLERS:
+                send_arrays(ranks, 0, HANDLERS[order.operation](trainer, order.number, given))
                 continue
             bound, label, share = arriving.take(order.number)
-            if order.operation == Duty.LEARN:
-                trainer.learn_own(bound, label, share)
-            elif order.operation == Duty.SCORE:
-                send_arrays(ranks, 0, [trainer.score_own(bound)])
+            if order.operation == RankCommand.LEARN:
+                trainer.learn_local(bound, label, share)
+            elif order.operation == RankCommand.SCORE:
+                send_arrays(ranks, 0, [trainer.score_local(bound)])
             else:
-                send_arrays(ranks, 0, [trainer.pool_own(bound)])
-    except Failed:
+                send_arrays(ranks, 0, [trainer.pool_local(bound)])
+    except RankFailed:
         raise
     except Exception as error:
         line = (
             str(error) if isinstance(error, FreshetError) else f"process {ranks.rank}: {type(error).__name__}: {error}"
         )
         ranks.fail(line)
-        raise Failed(line) from error
+        raise RankFailed(line) from error
 
 
 def _made(ranks: Ranks) -> RankTrainer:

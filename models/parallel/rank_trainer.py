@@ -63,7 +63,7 @@ TENDED_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedRows:
     """Row numbers of the ids that processes have asked a table of this one for; ends [processes + 1]: where those of
     each begin."""
 
@@ -97,15 +97,15 @@ class RankTrainer(Trainer):
             )
         self.ranks = ranks
         self._ids = {name: BatchIds(name, table.dim, ranks.size) for name, table in self.own.items()}
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, RequestedRows] = {}
         # By process, where its ids are in each table's.
         self._parts: list[list[slice]] = []
 
-    def learn_own(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
+    def learn_local(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
         """A step on a batch of which these rows are here, each with its share of the loss; the whole batch's loss."""
         return self._step(bound, label, share)
 
-    def score_own(self, bound: BoundRequest) -> Float32s:
+    def score_local(self, bound: BoundRequest) -> Float32s:
         """Scores of these rows of a batch, as Trainer.score() gives them."""
         self._begin(bound)
         self._fetch(insert=False)
@@ -114,17 +114,17 @@ class RankTrainer(Trainer):
         with self._pooling(bound) as write:
             return self.dense.score(bound.rows, write)
 
-    def pool_own(self, bound: BoundRequest) -> Float32s:
+    def pool_local(self, bound: BoundRequest) -> Float32s:
         """The dense input of these rows of a batch."""
         self._begin(bound)
         self._fetch(insert=False)
         return self._pooled(bound)
 
-    def evict_own(self) -> int:
+    def evict_local(self) -> int:
         """Removes the rows here that no table keeps any longer; returns how many."""
         return super().evict()
 
-    def clear_own(self) -> None:
+    def clear_local(self) -> None:
         """Gives up every row here."""
         super().clear()
 
@@ -134,7 +134,7 @@ class RankTrainer(Trainer):
         alone = bound.ids < FEW_IDS
         with self.profile.timed("look up"):
             for table in self.own.values():
-                table.settle()
+                table.shrink_to_budget()
             refs = self._begin(bound)
         self._fetch(insert=True)
         with self.profile.timed("look up"), self._pooling(bound) as write:
@@ -149,14 +149,14 @@ class RankTrainer(Trainer):
         with self.profile.timed("update"):
             for ids in self._ids.values():
                 ids.begin_gradients()
-            self._crew.run(self._additions(bound, refs, grads), alone)
+            self._worker_pool.run(self._additions(bound, refs, grads), alone)
         loss, messages = self._exchange_gradients(loss, bool(bound.rows))
         with self.profile.timed("update"):
-            self._crew.run([self.dense.move, *self._own_moves(messages)], alone)
+            self._worker_pool.run([self.dense.move, *self._own_moves(messages)], alone)
         if self.steps % TENDED_STEPS == 0:
             for table in self.own.values():
                 if table.tiers is not None:
-                    table.tiers.tend()
+                    table.tiers.compact_log()
         return loss
 
     # Ids and rows.
@@ -174,7 +174,7 @@ class RankTrainer(Trainer):
             refs = self._ids[name].begin(np.concatenate(values))
             return list(zip(rows, np.split(refs, np.cumsum([len(ids) for ids in values])[:-1])))
 
-        found = self._crew.run([partial(begin, name) for name in self._ids], bound.ids < FEW_IDS)
+        found = self._worker_pool.run([partial(begin, name) for name in self._ids], bound.ids < FEW_IDS)
         ends = [ids.ends.tolist() for ids in self._ids.values()]
         self._parts = [[slice(*each[p : p + 2]) for each in ends] for p in range(self.ranks.size)]
         return dict(item for table in found for item in table)
@@ -247,10 +247,10 @@ class RankTrainer(Trainer):
                     else:
                         rows = messages[to].parts[number].reshape(-1, table.dim)
                     table.read(refs[first:last], rows)
-            self._asked[name] = Asked(refs, ends)
+            self._asked[name] = RequestedRows(refs, ends)
 
         calls = [partial(answer, number, name) for number, name in enumerate(self.own)]
-        self._crew.run(calls, sum(map(len, (ids for each in keys for ids in each))) < FEW_IDS)
+        self._worker_pool.run(calls, sum(map(len, (ids for each in keys for ids in each))) < FEW_IDS)
         return [message.packed() for message in messages]
 
     @contextmanager
@@ -270,7 +270,7 @@ class RankTrainer(Trainer):
         calls: list[Any] = []
         for name, ids in self._ids.items() if bound.rows else ():
             values = sum(len(refs[i]) for i, _ in self._readers[name])
-            parts = self._crew.size if values * self._crew.size > bound.ids and values > FEW_IDS else 1
+            parts = self._worker_pool.size if values * self._worker_pool.size > bound.ids and values > FEW_IDS else 1
             into = np.empty(0, np.int64), ids.sums, ids.met
             for part in range(parts):
                 calls.append(partial(self._add_up, name, ids.place, part, parts, bound, refs, grads, *into))
@@ -320,12 +320,12 @@ class RankTrainer(Trainer):
             given[here] = ids.met[self._parts[here][number]], ids.sums[self._parts[here][number]]
             at += np.array([counts, counts * dim])
             rows = int(asked.ends[-1])
-            parts = self._crew.size if rows * self._crew.size > every and rows > FEW_IDS else 1
+            parts = self._worker_pool.size if rows * self._worker_pool.size > every and rows > FEW_IDS else 1
             place = self.own[name].place
             calls += [partial(self._own_move, name, place, part, parts, asked, given) for part in range(parts)]
         return calls
 
-    def _asked_in_order(self) -> Iterator[tuple[str, Asked]]:
+    def _asked_in_order(self) -> Iterator[tuple[str, RequestedRows]]:
         """By table, as messages have them."""
         for name in self.own:
             yield name, self._asked[name]
@@ -336,7 +336,7 @@ class RankTrainer(Trainer):
         place: NDArray[np.int32],
         part: int,
         parts: int,
-        asked: Asked,
+        asked: RequestedRows,
         given: Sequence[tuple[Int64s, Float32s]],
     ) -> None:
         touched, sums, met = self._scratch_of(name, part, int(asked.ends[-1]))

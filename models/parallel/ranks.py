@@ -27,7 +27,7 @@ DTYPES = tuple(map(np.dtype, ("u1", "i4", "i8", "f2", "f4", "f8", "u2", "u4", "u
 MOST_DIMENSIONS = 3
 
 
-class Failed(BadInput):
+class RankFailed(BadInput):
     """Another rank cannot go on; the message is its own."""
 
 

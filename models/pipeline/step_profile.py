@@ -1,8 +1,8 @@
 """Where the time of a step goes: for each stage its seconds on the clock and on processors.
 
 Look up, exchange (with other processes, models.parallel), step and update follow one another; read, transform and fetch
-(of rows on disk, models.training.stretches) run ahead in threads of their own, so the clock shows of them only what the
-others waited. XLA computes in threads that tell
+(of rows on disk, models.training.prefetch_windows) run ahead in threads of their own, so the clock shows of them only
+what the others waited. XLA computes in threads that tell
 nobody their time: the step's processor seconds are what the process spent meanwhile, less what those ahead told of
 themselves in that time.
 """
@@ -24,7 +24,7 @@ SELDOM = ("fetch", "exchange")
 
 
 @dataclass(slots=True)
-class Spent:
+class StageTime:
     """Of one stage: seconds on the clock, seconds of processors, how often it ran."""
 
     wall_s: float = 0.0
@@ -35,19 +35,23 @@ class Spent:
 class StepProfile:
     """Seconds by stage since it was made; any thread adds to it."""
 
-    def __init__(self, helped_s: Callable[[], float]) -> None:
-        """helped_s: what a crew's other threads have spent so far."""
-        self._spent = {name: Spent() for name in (*AHEAD, *IN_TURN)}
-        self._lock, self._helped_s = threading.Lock(), helped_s
+    def __init__(self, helper_cpu_s: Callable[[], float]) -> None:
+        """helper_cpu_s: what a crew's other threads have spent so far."""
+        self._stage_times = {name: StageTime() for name in (*AHEAD, *IN_TURN)}
+        self._lock, self._helped_s = threading.Lock(), helper_cpu_s
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Adds the block's seconds on the clock, of this thread and of the crew's."""
-        wall_s, cpu_s, helped_s = time.perf_counter(), time.thread_time(), 0.0 if stage in AHEAD else self._helped_s()
+        wall_s, cpu_s, helper_cpu_s = (
+            time.perf_counter(),
+            time.thread_time(),
+            0.0 if stage in AHEAD else self._helped_s(),
+        )
         try:
             yield
         finally:
-            cpu_s = time.thread_time() - cpu_s + (0.0 if stage in AHEAD else self._helped_s() - helped_s)
+            cpu_s = time.thread_time() - cpu_s + (0.0 if stage in AHEAD else self._helped_s() - helper_cpu_s)
             self._add(stage, time.perf_counter() - wall_s, cpu_s)
 
     @contextmanager
@@ -70,25 +74,29 @@ class StepProfile:
                 return
             yield item
 
-    def measured(self) -> dict[str, Spent]:
+    def measured(self) -> dict[str, StageTime]:
         """By stage, as copies; fetch only where rows were on disk, exchange where there are other processes."""
         with self._lock:
-            return {name: replace(spent) for name, spent in self._spent.items() if spent.times or name not in SELDOM}
+            return {
+                name: replace(stage_times)
+                for name, stage_times in self._stage_times.items()
+                if stage_times.times or name not in SELDOM
+            }
 
     def _ahead_s(self) -> float:
-        return sum(self._spent[name].cpu_s for name in AHEAD)
+        return sum(self._stage_times[name].cpu_s for name in AHEAD)
 
     def _add(self, stage: str, wall_s: float, cpu_s: float) -> None:
         with self._lock:
-            spent = self._spent[stage]
-            spent.wall_s += wall_s
-            spent.cpu_s += cpu_s
-            spent.times += 1
+            stage_times = self._stage_times[stage]
+            stage_times.wall_s += wall_s
+            stage_times.cpu_s += cpu_s
+            stage_times.times += 1
 
 
-def overlap(spent: Mapping[str, Spent], cores: int) -> float:
+def overlap(stage_times: Mapping[str, StageTime], cores: int) -> float:
     """How many times as long the steps took as they would with every core at work all the time: the clock's seconds
     over processor seconds a core. 1 is the best there is; NaN without a step."""
-    wall_s = sum(spent[name].wall_s for name in IN_TURN if name in spent)
-    cpu_s = sum(one.cpu_s for one in spent.values())
+    wall_s = sum(stage_times[name].wall_s for name in IN_TURN if name in stage_times)
+    cpu_s = sum(one.cpu_s for one in stage_times.values())
     return wall_s / (cpu_s / cores) if cpu_s else float("nan")

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.chain.contents import Contents, stored, widened
 from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.repository.log.contents import VersionContents, stored, widened
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
@@ -21,7 +21,7 @@ Read = Callable[[Int64s], Float32s]
 PIECE = 1 << 16
 
 
-def table_difference(contents: Contents, name: str, keys: Int64s, read: Read) -> TableDelta:
+def table_difference(contents: VersionContents, name: str, keys: Int64s, read: Read) -> TableDelta:
     """keys int64 [n], distinct, in any order; read: the trainer's rows at places among them.
 
     Upserted, by ascending key, is what is not served or is served with other bits; rows of a type that is narrower than

@@ -2,7 +2,7 @@
 
     model.fit(data, callbacks=[Publisher("repository", "ctr").keras()])
 
-The model is the one that was imported, or one that is built the same (models.publishing.keras_names). Ids that were
+The model is the one that was imported, or one that is built the same (models.publishing.keras_mapping). Ids that were
 touched are collected from the gradients, inside of the compiled train step, where these are sparse and the optimizer
 moves touched rows alone: SGD without momentum, Adagrad, both without decay. For every other optimizer, and for
 variables whose gradients are dense (regularised, or used otherwise than looked up), all rows are compared with a copy
@@ -19,8 +19,15 @@ import keras
 import numpy as np
 
 from freshet_serving.models.publishing.difference import Float32s, Int64s, bits
-from freshet_serving.models.publishing.keras_names import fit_of
-from freshet_serving.models.publishing.tracked import EVERY_S, MODEL, Pace, Publishes, Tracked, TrackedTable
+from freshet_serving.models.publishing.keras_mapping import map_variables
+from freshet_serving.models.publishing.model_tracker import (
+    EVERY_S,
+    MODEL,
+    ModelTracker,
+    PublishInterval,
+    SupportsPublish,
+    TrackedTable,
+)
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.manifest import TableEntry
@@ -35,7 +42,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(
         self,
-        publisher: Publishes,
+        publisher: SupportsPublish,
         every_s: float = EVERY_S,
         every_batches: int | None = None,
         keys: Mapping[str, Any] | None = None,
@@ -48,8 +55,8 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
         elsewhere than in the train step."""
         super().__init__()
         self._publisher, self._begin, self._compare = publisher, begin, compare
-        self._keys, self._pace = keys or {}, Pace(every_s, every_batches)
-        self._tracked: Tracked | None = None
+        self._keys, self._interval = keys or {}, PublishInterval(every_s, every_batches)
+        self._tracker: ModelTracker | None = None
         self._of: Any = None
         self._sides: list[_KerasMatrix] = []
         self._unknown: list[tuple[TableEntry, int, Any]] = []
@@ -71,10 +78,10 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
     def remove(self, table: str, keys: Any) -> None:
         """Takes rows out of what is served, with the next publication, until restore(). What is removed is not kept
         with the weights: say it again after a restart, before fit()."""
-        if self._tracked is None:
+        if self._tracker is None:
             self._early.append((table, keys))
         else:
-            self._tracked.remove(table, keys)
+            self._tracker.remove(table, keys)
 
     def restore(self, table: str, keys: Any) -> None:
         """Serves rows again that remove() took out."""
@@ -84,7 +91,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
-        if self._tracked is None or self._of is not model:
+        if self._tracker is None or self._of is not model:
             self._track(model)
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None and optimizer is not self._optimizer:
@@ -112,29 +119,29 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_end(self, logs: Any = None) -> None:
         self.publish()
 
-    def _open(self) -> Tracked:
-        if self._tracked is None:
+    def _open(self) -> ModelTracker:
+        if self._tracker is None:
             raise BadInput("callback: fit() with this callback wanted first")
-        return self._tracked
+        return self._tracker
 
     def _track(self, model: Any) -> None:
-        fit = fit_of(model, self._publisher.manifest, self._keys, self._publisher.published_keys)
+        fit = map_variables(model, self._publisher.manifest, self._keys, self._publisher.published_keys)
         self._sides = [_KerasMatrix(variable) for _, _, variable in fit.tables]
         self._unknown = [(entry, keys.unknown, v) for entry, keys, v in fit.tables if keys.unknown >= 0]
-        self._tracked, self._of = None, model
-        self._tracked = Tracked(
+        self._tracker, self._of = None, model
+        self._tracker = ModelTracker(
             self._publisher,
             [
                 TrackedTable(entry, keys.keys, keys.rows, side)
                 for (entry, keys, _), side in zip(fit.tables, self._sides)
             ],
             {name: _KerasWeight(variable) for name, variable in fit.dense.items()},
-            self._pace,
+            self._interval,
             self._begin,
             {name: _KerasWeight(variable) for name, variable in fit.left_out.items()},
         )
         for table, removed in self._early:
-            self._tracked.remove(table, removed)
+            self._tracker.remove(table, removed)
         self._early = []
 
     def _warn_of_unknown(self) -> None:

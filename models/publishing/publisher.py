@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.publishing.difference import Int64s, bits, table_difference
 from freshet_serving.models.publishing.key_ids import as_ids
-from freshet_serving.models.publishing.undone import Undone, undone_since
-from freshet_serving.processor.chain.contents import Contents
-from freshet_serving.processor.chain.history import Link
-from freshet_serving.processor.chain.ledger import Ledger
-from freshet_serving.processor.errors import BadInput, Conflict, Diverged, StandsOnUndone
+from freshet_serving.models.publishing.rollback_patch import RollbackPatch, rollback_patch_since
+from freshet_serving.processor.errors import BadInput, Conflict, Diverged, ParentRolledBack
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.mirror.repositories import open_repository
 from freshet_serving.processor.package.delta import Delta, TableDelta
-from freshet_serving.processor.package.keyring import Keyring
-from freshet_serving.processor.package.version import table_file
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import VersionContents
+from freshet_serving.processor.repository.log.history import ChainLink
+from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.processor.repository.version import table_file
 
 if TYPE_CHECKING:
     from freshet_serving.models.publishing.keras_callback import KerasCallback
@@ -61,18 +61,18 @@ class Publisher:
         number = version if stands_on is None else stands_on.version
         self._version = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, number)
         self.manifest = self._version.root_manifest
-        self._ledger = Ledger.of(self._version)
+        self._change_log = ChangeLog.of(self._version)
         self._unix_s = unix_s
         self._told = stands_on is not None
-        self._stands_on = self._ledger.history.head
+        self._stands_on = self._change_log.history.head
         self.last: Delta | None = None
         if stands_on is not None:
             self._stands_on = self._find(stands_on)
 
-    def _find(self, generation: Generation) -> Link:
-        if self._ledger.history.known(generation.step) is None:
-            self._ledger.reach_back()
-        link = self._ledger.history.known(generation.step)
+    def _find(self, generation: Generation) -> ChainLink:
+        if self._change_log.history.known(generation.step) is None:
+            self._change_log.reach_back()
+        link = self._change_log.history.known(generation.step)
         if link is None:
             raise BadInput(f"generation: one of the version's wanted, got {generation}")
         return link
@@ -109,8 +109,9 @@ class Publisher:
         that lose their row. dense: by name, whole weights. event_time: first and last event, Unix seconds. hashed: keys
         are int64 as ids() gives them, those of strings too.
 
-        Raises BadInput for what does not fit the version, StandsOnUndone after a rollback that was not taken, Diverged,
-        NotReady where the repository cannot be written; then nothing is published and the call may be repeated.
+        Raises BadInput for what does not fit the version, ParentRolledBack after a rollback that was not taken,
+        Diverged, NotReady where the repository cannot be written; then nothing is published and the call may be
+        repeated.
         """
         tables = self._tables(rows or {}, removed or {}, hashed)
         weights = {name: self._weight(name, value) for name, value in (dense or {}).items()}
@@ -127,7 +128,7 @@ class Publisher:
         """Publishes what it takes so that these tables are served as they are given, whole, to the bit: rows that
         differ, and removals of what is not among the keys. For whoever cannot know what of theirs was published.
 
-        tables: by name, all keys [n] and rows [n, dim]. Errors as of publish(). Also raises StandsOnUndone where the
+        tables: by name, all keys [n] and rows [n, dim]. Errors as of publish(). Also raises ParentRolledBack where the
         newest deltas were rolled back and nobody said on which generation the trainer stands.
         """
         self.check_start()
@@ -141,35 +142,35 @@ class Publisher:
         weights = {name: value for name, value in weights.items() if (bits(value) != bits(contents.dense[name])).any()}
         return self._commit(found, weights, event_time, events)
 
-    def served(self) -> Contents:
+    def served(self) -> VersionContents:
         """Tables and dense weights as of the newest generation: table(name), rows(name, keys), dense."""
         self._look()
-        return Contents(self._version, self._ledger, self._ledger.history.head)
+        return VersionContents(self._version, self._change_log, self._change_log.history.head)
 
-    def undone(self) -> Undone | None:
+    def undone(self) -> RollbackPatch | None:
         """What to put back after a rollback, None where there was none. Whoever asks has taken it: the next delta goes
         on from what is served."""
         self._look()
         if self._on_line():
             return None
-        undone = undone_since(self._version, self._ledger, self._stands_on)
-        self._stands_on, self._told = self._ledger.history.head, True
+        undone = rollback_patch_since(self._version, self._change_log, self._stands_on)
+        self._stands_on, self._told = self._change_log.history.head, True
         return undone
 
-    def take_served(self) -> Contents:
+    def take_served(self) -> VersionContents:
         """served(), for a trainer that makes all of its weights what is served, and goes on from there."""
         contents = self.served()
         self._stands_on, self._told = contents.link, True
         return contents
 
     def check_start(self) -> None:
-        """Raises StandsOnUndone where the newest deltas are undone, and what the trainer holds may be what was
+        """Raises ParentRolledBack where the newest deltas are undone, and what the trainer holds may be what was
         undone."""
         self._look()
-        head = self._ledger.history.head
-        undone = [link.step for link in self._ledger.history.undone() if link.parent == head.digest]
+        head = self._change_log.history.head
+        undone = [link.step for link in self._change_log.history.undone() if link.parent == head.digest]
         if undone and not self._told:
-            raise StandsOnUndone(
+            raise ParentRolledBack(
                 f"publisher: what followed {self._named(head)} was rolled back, and nothing was published since: say "
                 "what the weights stand on (generation=, as it was when they were saved), or begin with what is served"
             )
@@ -203,9 +204,9 @@ class Publisher:
         checked = False
         while True:
             self._look()
-            head, top = self._ledger.history.head, self._ledger.history.top
+            head, top = self._change_log.history.head, self._change_log.history.top
             if not self._on_line():
-                raise StandsOnUndone(
+                raise ParentRolledBack(
                     f"publisher: {self.generation} was rolled back, {self._named(head)} is served: take undone(), put "
                     "its rows and weights back, then publish"
                 )
@@ -216,15 +217,15 @@ class Publisher:
             model, version = self.manifest.model, self.manifest.version
             delta = Delta(model, version, top + 1, head.step, tables, dense, self._unix_s(), event_time, events)
             if not checked:
-                delta.check(self.manifest)
+                delta.check_fits(self.manifest)
                 checked = True
             try:
-                self._stands_on = self._ledger.publish(delta)
+                self._stands_on = self._change_log.publish(delta)
             except Diverged:
                 raise
             except Conflict:
                 # Somebody was faster: once more, on top of theirs.
-                now = self._ledger.history
+                now = self._change_log.history
                 if (now.head.digest, now.top) == (head.digest, top):
                     raise
                 continue
@@ -232,15 +233,15 @@ class Publisher:
             return self.generation
 
     def _look(self) -> None:
-        self._ledger.look()
-        if self._ledger.dropped:
-            self._ledger.adopt_all()
+        self._change_log.look()
+        if self._change_log.dropped:
+            self._change_log.adopt_all()
 
     def _on_line(self) -> bool:
-        history, digest = self._ledger.history, self._stands_on.digest
+        history, digest = self._change_log.history, self._stands_on.digest
         return any(link.digest == digest for link in history.back(history.head))
 
-    def _named(self, link: Link) -> str:
+    def _named(self, link: ChainLink) -> str:
         return str(Generation(self.manifest.version, link.step))
 
     # Checks.

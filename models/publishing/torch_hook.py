@@ -23,7 +23,14 @@ import numpy as np
 
 from freshet_serving.models.publishing.difference import Float32s, Int64s
 from freshet_serving.models.publishing.key_ids import takes_integers
-from freshet_serving.models.publishing.tracked import EVERY_S, MODEL, Pace, Publishes, Tracked, TrackedTable
+from freshet_serving.models.publishing.model_tracker import (
+    EVERY_S,
+    MODEL,
+    ModelTracker,
+    PublishInterval,
+    SupportsPublish,
+    TrackedTable,
+)
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
 
@@ -36,7 +43,7 @@ class TorchHook:
 
     def __init__(
         self,
-        publisher: Publishes,
+        publisher: SupportsPublish,
         model: Any,
         optimizer: Any = None,
         every_s: float = EVERY_S,
@@ -50,7 +57,7 @@ class TorchHook:
         strings); row numbers when left out. begin: "model" publishes what the model has, "served" makes it what is
         served. compare: trust no gradient, compare all rows.
 
-        Raises BadInput where the model does not fit the package, StandsOnUndone as Publisher.check_start()."""
+        Raises BadInput where the model does not fit the package, ParentRolledBack as Publisher.check_start()."""
         self._optimizers = (
             [] if optimizer is None else list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
         )
@@ -72,42 +79,42 @@ class TorchHook:
         unknown = (keys or {}).keys() - {entry.name for entry, _ in tables}
         if unknown:
             raise BadInput(f"keys: one of the tables wanted, got {sorted(unknown)[0][:64]!r}")
-        self._tracked = Tracked(
-            publisher, tracked, {name: _TorchWeight(t) for name, t in dense.items()}, Pace(every_s, every_batches),
-            begin, {name: _TorchWeight(t) for name, t in left_out.items()},
+        self._tracker = ModelTracker(
+            publisher, tracked, {name: _TorchWeight(t) for name, t in dense.items()}, PublishInterval(every_s,
+            every_batches), begin, {name: _TorchWeight(t) for name, t in left_out.items()},
         )  # fmt: skip
         self._handles: list[Any] = []
         self._open = True
-        self._tracked.open()
+        self._tracker.open()
         for one in self._optimizers:
             self._install(one)
 
     @property
     def generation(self) -> Generation:
         """What the model stands on; to be saved with its weights, and given to Publisher(generation=...) with them."""
-        return self._tracked.publisher.generation
+        return self._tracker.publisher.generation
 
     def step(self, batches: int = 1) -> None:
         """A batch was learned: publishes where it is time to. Called by itself where the optimizers were given."""
-        self._tracked.tick(batches)
+        self._tracker.tick(batches)
 
     def publish(self, event_time: tuple[float, float] | None = None, events: int = 0) -> Generation:
         """Publishes all that moved, now. Raises as Publisher.publish()."""
-        return self._tracked.publish(event_time, events)
+        return self._tracker.publish(event_time, events)
 
     def remove(self, table: str, keys: Any) -> None:
         """Takes rows out of what is served, with the next publication, until restore(). What is removed is not kept
         with the weights: say it again after a restart, before the first publication."""
-        self._tracked.remove(table, keys)
+        self._tracker.remove(table, keys)
 
     def restore(self, table: str, keys: Any) -> None:
         """Serves rows again that remove() took out."""
-        self._tracked.restore(table, keys)
+        self._tracker.restore(table, keys)
 
     def close(self) -> None:
         """Publishes the last, and lets go of the optimizers."""
         self._let_go()
-        self._tracked.publish()
+        self._tracker.publish()
 
     def __enter__(self) -> TorchHook:
         return self
@@ -117,7 +124,7 @@ class TorchHook:
     ) -> None:
         self._let_go()
         if kind is None:
-            self._tracked.publish()
+            self._tracker.publish()
 
     def _optimizer_of(self, parameter: Any) -> Any:
         """The optimizer and its group that move a parameter, if they move touched rows alone."""
@@ -248,7 +255,7 @@ def _renormalised(model: Any, parameter: Any) -> bool:
 
 
 def _matched(
-    publisher: Publishes, model: Any, state: Mapping[str, Any]
+    publisher: SupportsPublish, model: Any, state: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
     """(table entries with their matrices, dense weights by name, what the package does not have); raises BadInput for
     what should be there and is not."""
@@ -282,7 +289,7 @@ def _matched(
     return tables, dense, left_out
 
 
-def _keys_of(publisher: Publishes, table: str, rows: int, given: Mapping[str, Any]) -> tuple[Int64s, Int64s]:
+def _keys_of(publisher: SupportsPublish, table: str, rows: int, given: Mapping[str, Any]) -> tuple[Int64s, Int64s]:
     """(keys of rows, which rows those are)."""
     if table in given:
         keys = given[table]

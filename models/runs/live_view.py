@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from freshet_serving.models.runs.train_metrics import Standing
+from freshet_serving.models.runs.train_metrics import RunStatus
 
 DRAWN_S = 1.0
 RATE_S = 10.0
@@ -23,7 +23,7 @@ class LiveView:
 
     def __init__(self, console: Console, now_s: Callable[[], float] = time.monotonic) -> None:
         self._console, self._now_s = console, now_s
-        self.standing: Callable[[], Standing] | None = None
+        self.status: Callable[[], RunStatus] | None = None
         self._what, self._total, self._done = "", 0, 0
         # Moments and rows learned at them, of the last RATE_S seconds.
         self._learned: deque[tuple[float, int]] = deque()
@@ -42,10 +42,10 @@ class LiveView:
         grid.add_column(style="dim", justify="right")
         grid.add_column()
         doing = f"{self._what} {self._done:,} of {self._total:,}" if self._total else self._what
-        if self.standing is None:
+        if self.status is None:
             grid.add_row("doing", doing)
             return grid
-        for name, told in lines(self.standing(), self._rate(), time.time()):
+        for name, told in lines(self.status(), self._rate(), time.time()):
             grid.add_row(name, told)
         if self._total:
             grid.add_row("doing", doing)
@@ -53,7 +53,7 @@ class LiveView:
 
     def _rate(self) -> float:
         """Rows learned a second, of the last RATE_S seconds."""
-        now_s, rows = self._now_s(), self.standing().learned_rows if self.standing else 0
+        now_s, rows = self._now_s(), self.status().learned_rows if self.status else 0
         self._learned.append((now_s, rows))
         while len(self._learned) > 2 and self._learned[1][0] <= now_s - RATE_S:
             self._learned.popleft()
@@ -61,29 +61,27 @@ class LiveView:
         return (rows - first_rows) / max(1e-3, now_s - first_s) if rows > first_rows else 0.0
 
 
-def lines(standing: Standing, rows_per_s: float, unix_s: float) -> Iterator[tuple[str, str]]:
+def lines(status: RunStatus, rows_per_s: float, unix_s: float) -> Iterator[tuple[str, str]]:
     """What is drawn of a run: names and what they are."""
-    waiting = f", {standing.waiting_rows:,} wait" if standing.waiting_rows else ", caught up"
-    yield "rows", f"{standing.position:,}, {rows_per_s:,.0f} a second{waiting}"
-    left_out = [
-        f"{n:,} {what}" for n, what in ((standing.rejected_rows, "not sound"), (standing.lost_rows, "lost")) if n
-    ]
+    waiting = f", {status.waiting_rows:,} wait" if status.waiting_rows else ", caught up"
+    yield "rows", f"{status.position:,}, {rows_per_s:,.0f} a second{waiting}"
+    left_out = [f"{n:,} {what}" for n, what in ((status.rejected_rows, "not sound"), (status.lost_rows, "lost")) if n]
     if left_out:
         yield "left out", ", ".join(left_out)
-    if standing.event_time:
-        yield "newest event", f"{_age(unix_s - standing.event_time)} ago"
-    if standing.published_at:
-        name = f"{standing.version}.{standing.step}"
-        yield "newest delta", f"{name}, {_age(unix_s - standing.published_at)} ago, {standing.deltas:,} so far"
-    if not math.isnan(standing.window_auc):
-        calibration = f"{standing.window_calibration:.3f} of the labels' mean"
-        yield "newest window", f"AUC {standing.window_auc:.4f}, mean score {calibration}"
-    if standing.table_rows:
-        yield "tables", ", ".join(f"{name} {rows:,}" for name, rows in standing.table_rows.items())
-    if standing.held:
-        yield "HELD", standing.held
-    if standing.trouble:
-        yield "stream", standing.trouble
+    if status.event_time:
+        yield "newest event", f"{_age(unix_s - status.event_time)} ago"
+    if status.published_at:
+        name = f"{status.version}.{status.step}"
+        yield "newest delta", f"{name}, {_age(unix_s - status.published_at)} ago, {status.deltas:,} so far"
+    if not math.isnan(status.window_auc):
+        calibration = f"{status.window_calibration:.3f} of the labels' mean"
+        yield "newest window", f"AUC {status.window_auc:.4f}, mean score {calibration}"
+    if status.table_rows:
+        yield "tables", ", ".join(f"{name} {rows:,}" for name, rows in status.table_rows.items())
+    if status.held:
+        yield "HELD", status.held
+    if status.trouble:
+        yield "stream", status.trouble
 
 
 def _age(seconds: float) -> str:

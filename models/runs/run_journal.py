@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.evaluation.quality import Scored
+from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.runs.run_folder import RunFolder
 from freshet_serving.models.runs.run_report import report_html
 from freshet_serving.models.runs.tensorboard_log import TensorBoardLog
@@ -42,7 +42,7 @@ class RunJournal:
         parent: Path,
         title: str,
         config: Mapping[str, Any],
-        standing: Callable[[], Line],
+        progress: Callable[[], Line],
         note: Callable[[str], None],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -52,14 +52,14 @@ class RunJournal:
         unix_s = time.time()
         self._title = f"{title}, {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(unix_s))} UTC"
         self._folder = RunFolder(parent, unix_s, note)
-        self._config, self._standing, self._now_s = config, standing, now_s
+        self._config, self._progress_line, self._now_s = config, progress, now_s
         self._board: TensorBoardLog | None = None
         # Of generations, which may be without end, the first, the last and how many.
         self._lines, self._generations = list[Line](), list[str]()
         self._published = 0
         self._began_s = self._told_s = self._reported_s = now_s()
         self._rows = self._new_rows = 0
-        self._new_loss, self._window = 0.0, Scored()
+        self._new_loss, self._window = 0.0, ScoredRows()
 
     def learned(self, rows: int, loss: float) -> None:
         """A batch was learned, of this mean loss before it was."""
@@ -87,7 +87,7 @@ class RunJournal:
         self._add({"what": "epoch", "epoch": epoch, "auc": auc, "log_loss": log_loss})
 
     def measured(self, lines: Iterable[Line]) -> None:
-        """What the held-out rows measured (models.evaluation.assessment)."""
+        """What the held-out rows measured (models.evaluation.evaluation_metrics)."""
         for line in lines:
             self._add(line)
 
@@ -110,11 +110,11 @@ class RunJournal:
             "seconds": max(1e-3, now_s - self._began_s),
             "rows_per_s": self._new_rows / max(1e-3, now_s - self._told_s),
             "loss": self._new_loss / self._new_rows,
-            **self._standing(),
+            **self._progress_line(),
         }
         if len(self._window):
             line |= {"auc": self._window.auc(), "log_loss": self._window.log_loss()}
-        self._told_s, self._new_rows, self._new_loss, self._window = now_s, 0, 0.0, Scored()
+        self._told_s, self._new_rows, self._new_loss, self._window = now_s, 0, 0.0, ScoredRows()
         self._add(line)
         self._folder.attempt(lambda folder: self._show(folder, line))
 

@@ -20,7 +20,7 @@ LOCK = "trainer.lock"
 
 
 @contextmanager
-def only_trainer(folder: Path, model: str) -> Iterator[None]:
+def trainer_lock(folder: Path, model: str) -> Iterator[None]:
     """Hold the lock of a model's trainer for the block.
 
     Args:

@@ -12,10 +12,10 @@ BAR, GAP = 22, 10
 KINDS = (("wall_ms", "clock"), ("cpu_ms", "cores"))
 
 
-def stage_lines(spent: Mapping[str, Any], cores: int, times: float) -> list[dict[str, Any]]:
+def stage_lines(stage_times: Mapping[str, Any], cores: int, times: float) -> list[dict[str, Any]]:
     """Lines of a journal: milliseconds a step of each stage, on the clock and of processors. spent: seconds by stage
     (models.pipeline.step_profile). cores: that were there; times: as long as with all of them at work."""
-    steps = max(1, spent["step"].times)
+    steps = max(1, stage_times["step"].times)
     return [
         {
             "what": "stage",
@@ -25,7 +25,7 @@ def stage_lines(spent: Mapping[str, Any], cores: int, times: float) -> list[dict
             "cores": cores,
             "overlap": times,
         }
-        for name, one in spent.items()
+        for name, one in stage_times.items()
     ]
 
 

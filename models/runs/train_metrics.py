@@ -16,7 +16,7 @@ from freshet_serving.processor.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunStatus:
     """Where a run stands. learned_rows: by this process; position: number of the row that comes next; waiting_rows:
     that have come and are not learned, as far as the stream knows. lost_rows, rejected_rows, files_aside, trouble: of
     the stream (models.streams.followed_source). event_time, published_at: newest event learned, newest publication,
@@ -44,7 +44,7 @@ class Standing:
     table_rows: dict[str, int] = field(default_factory=dict)
 
 
-COUNTERS: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
+COUNTERS: tuple[tuple[str, str, Callable[[RunStatus], float]], ...] = (
     ("freshet_train_rows", "Rows that this process has learned.", lambda s: s.learned_rows),
     (
         "freshet_train_rejected_rows",
@@ -52,12 +52,12 @@ COUNTERS: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
         lambda s: s.rejected_rows,
     ),
     ("freshet_train_lost_rows", "Rows that were gone from the stream before they were read.", lambda s: s.lost_rows),
-    ("freshet_train_files_set_aside", "Files of the stream that cannot be read.", lambda s: s.files_aside),
+    ("freshet_train_unreadable_files", "Files of the stream that cannot be read.", lambda s: s.files_aside),
     ("freshet_train_deltas", "Deltas that this process has published.", lambda s: s.deltas),
     ("freshet_train_versions", "Full versions that this process has published.", lambda s: s.versions),
     ("freshet_train_windows_held", "Windows whose delta was held.", lambda s: s.held_windows),
 )
-GAUGES: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
+GAUGES: tuple[tuple[str, str, Callable[[RunStatus], float]], ...] = (
     ("freshet_train_position", "Number of the row that is learned next.", lambda s: s.position),
     ("freshet_train_waiting_rows", "Rows that have come and are not learned yet.", lambda s: s.waiting_rows),
     ("freshet_train_stream_up", "1 while the stream can be read.", lambda s: float(not s.trouble)),
@@ -76,7 +76,7 @@ GAUGES: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
 )
 
 
-class Scraped(Protocol):
+class HasRegistry(Protocol):
     """Families of a process."""
 
     registry: CollectorRegistry
@@ -85,26 +85,26 @@ class Scraped(Protocol):
 class TrainMetrics(Collector):
     """Families of one run."""
 
-    def __init__(self, model: str, standing: Callable[[], Standing]) -> None:
-        self._model, self._standing = model, standing
+    def __init__(self, model: str, status: Callable[[], RunStatus]) -> None:
+        self._model, self._status = model, status
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        standing = self._standing()
+        status = self._status()
         for families, make in ((COUNTERS, CounterMetricFamily), (GAUGES, GaugeMetricFamily)):
             for name, told, value in families:
                 family: Any = make(name, told, labels=["model"])
-                family.add_metric([self._model], value(standing))
+                family.add_metric([self._model], value(status))
                 yield family
         rows = GaugeMetricFamily("freshet_train_table_rows", "Rows of a table.", labels=["model", "table"])
-        for table, count in standing.table_rows.items():
+        for table, count in status.table_rows.items():
             rows.add_metric([self._model, table], count)
         yield rows
 
 
-def serve_metrics(metrics: Scraped, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+def serve_metrics(metrics: HasRegistry, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
     """Answers /metrics on a port from now on; raises BadInput where it is taken."""
     try:
         return start_http_server(port, host, metrics.registry)

@@ -6,8 +6,8 @@ stream           what every stream gives: pieces that have come, and their rows,
 growing_folder   a folder into which Parquet files come
 redis_stream     a stream of a Redis server
 kafka_stream     a topic of Kafka
-arrived_rows     messages and record batches as columns; rows that are not sound
+stream_rows      messages and record batches as columns; rows that are not sound
 open_rows        the configured data, opened as the rows of a run
 """
 
-__all__ = ["arrived_rows", "followed_source", "growing_folder", "open_rows", "stream", "stream_journal"]
+__all__ = ["followed_source", "growing_folder", "open_rows", "stream", "stream_journal", "stream_rows"]

@@ -27,9 +27,9 @@ import pyarrow as pa
 
 from freshet_serving.models.data.canonical import CanonicalColumns, join_parts
 from freshet_serving.models.data.source import Batch, Schema, check_position
-from freshet_serving.models.streams.arrived_rows import Rejected, sound_parts
 from freshet_serving.models.streams.stream import Segment, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.models.streams.stream_rows import RejectedRows, sound_parts
 from freshet_serving.processor.errors import BadInput
 
 LINGER_S, POLL_S = 0.5, 0.1
@@ -41,7 +41,7 @@ Part = tuple[int, list[pa.Array]]
 
 
 @dataclass(frozen=True, slots=True)
-class Intake:
+class IngestStatus:
     """How far a stream has been taken. rows: that have a number; waiting, lost, trouble: see Unread; rejected: rows
     that were read and are not sound, and why the last one was not. aside, why_aside, looks: see Unread."""
 
@@ -80,7 +80,7 @@ class FollowedSource:
         self._rejected, self._why, self._counted_row = 0, "", 0
         self._seen_rows = self._seen_rejected = 0
         self._forget_at = FORGET_SEGMENTS
-        self._told = Intake(0, 0, 0, 0, "", "")
+        self._told = IngestStatus(0, 0, 0, 0, "", "")
         stream.begin(journal.segments)
 
     def count_rows(self) -> int:
@@ -103,25 +103,25 @@ class FollowedSource:
             raise BadInput(f"data: row {start:,} comes next, but the stream has had {self._journal.rows:,} rows so far")
         return self._cut(rows, start, self.endless)
 
-    def intake(self) -> Intake:
+    def ingest_status(self) -> IngestStatus:
         """Where the stream stands."""
-        unread = self._stream.unread()
+        backlog = self._stream.backlog()
         rejected, why = self._rejected, self._why
-        return Intake(
+        return IngestStatus(
             self._journal.rows,
-            unread.rows,
-            unread.lost,
+            backlog.rows,
+            backlog.lost,
             rejected,
             why,
-            unread.trouble,
-            unread.aside,
-            unread.why_aside,
-            unread.looks,
+            backlog.trouble,
+            backlog.aside,
+            backlog.why_aside,
+            backlog.looks,
         )
 
     def news(self) -> list[str]:
         """What of that is worth a line since this was last asked."""
-        before, now = self._told, self.intake()
+        before, now = self._told, self.ingest_status()
         self._told = now
         lines = []
         if now.rejected > before.rejected:
@@ -139,7 +139,7 @@ class FollowedSource:
         if len(self._journal) < self._forget_at:
             return
         with self._lock:
-            self._journal.forget(oldest_row(), self._stream.forgets)
+            self._journal.forget(oldest_row(), self._stream.can_forget)
             self._forget_at = max(FORGET_SEGMENTS, 2 * len(self._journal))
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class FollowedSource:
             begin, first = first, first + len(rows)
             if first <= start:
                 continue
-            if isinstance(rows, Rejected):
+            if isinstance(rows, RejectedRows):
                 self._reject(begin, len(rows), rows.why, damage=rows.damage)
                 continue
             for row, made in sound_parts(rows, max(0, start - begin), len(rows)):

@@ -29,8 +29,8 @@ from freshet_serving.models.data.decoding import DECODERS
 from freshet_serving.models.data.files import ParquetFile
 from freshet_serving.models.data.formats import PARQUET_SUFFIXES
 from freshet_serving.models.data.source import Schema
-from freshet_serving.models.streams.arrived_rows import Rejected, Rows, TableRows
-from freshet_serving.models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
+from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Segment, StreamBacklog, check_places
+from freshet_serving.models.streams.stream_rows import RejectedRows, Rows, TableRows
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.package.regular_file import open_regular
 
@@ -47,9 +47,9 @@ class GrowingFolder:
         schema: Schema,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        caller: Caller = TRAINING,
+        context: ErrorContext = TRAINING,
     ) -> None:
-        self._folder, self._caller = Path(folder), caller
+        self._folder, self._context = Path(folder), context
         self._columns = CanonicalColumns(schema, text=False)
         self._now_s, self._sleep = now_s, sleep
         self._taken: dict[str, int] = {}
@@ -68,7 +68,7 @@ class GrowingFolder:
     def begin(self, known: Sequence[Segment]) -> None:
         if not self._folder.is_dir():
             raise BadInput(
-                f"{self._caller.field}: a folder wanted that Parquet files come into, got {str(self._folder)!r}"
+                f"{self._context.field}: a folder wanted that Parquet files come into, got {str(self._folder)!r}"
             )
         check_places(known, file=str, nbytes=int)
         if any(not _inside(segment.where["file"]) for segment in known):
@@ -90,7 +90,7 @@ class GrowingFolder:
                 return []
             self._sleep(min(left_s, max(0.001, self._next_s - self._now_s())))
 
-    def read(self, segment: Segment) -> Iterator[Rows | Rejected]:
+    def read(self, segment: Segment) -> Iterator[Rows | RejectedRows]:
         name = segment.where["file"]
         path = self._folder / name
         if not path.is_file() or path.stat().st_size != segment.where["nbytes"]:
@@ -106,20 +106,20 @@ class GrowingFolder:
                     row += batch.num_rows
             except BadInput as error:
                 # A damaged page, or one of too much memory: the same rows each time, as the file does not change.
-                yield Rejected(end - row, str(error), damage=True)
+                yield RejectedRows(end - row, str(error), damage=True)
 
-    def forgets(self, segment: Segment) -> bool:
+    def can_forget(self, segment: Segment) -> bool:
         if (self._folder / segment.where["file"]).exists():
             return False
         self._taken.pop(segment.where["file"], None)
         return True
 
-    def unread(self) -> Unread:
+    def backlog(self) -> StreamBacklog:
         now_s = self._now_s()
         late = [name for name, (_, since_s) in self._unfinished.items() if now_s - since_s >= UNFINISHED_S]
         unfinished = f"{late[0]}: no whole Parquet file, and it does not grow" if late else ""
         trouble = unfinished or self._changed
-        return Unread(trouble=trouble, aside=self._aside_files, why_aside=self._why_aside, looks=self._looks)
+        return StreamBacklog(trouble=trouble, aside=self._aside_files, why_aside=self._why_aside, looks=self._looks)
 
     def close(self) -> None: ...
 

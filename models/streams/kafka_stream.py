@@ -1,4 +1,4 @@
-"""A topic of Kafka: a message's value is a row as JSON, or many as Arrow (models.streams.arrived_rows).
+"""A topic of Kafka: a message's value is a row as JSON, or many as Arrow (models.streams.stream_rows).
 
 Positions are the journal's, so nothing is committed to a consumer group: partitions are assigned, each from the offset
 behind the newest that was read. A segment is a run of one partition's messages, from an offset to an offset; which
@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 import confluent_kafka as ck
 
 from freshet_serving.models.data.source import Schema
-from freshet_serving.models.streams.arrived_rows import MessageRows, Rejected, Rows
-from freshet_serving.models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
+from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Segment, StreamBacklog, check_places
+from freshet_serving.models.streams.stream_rows import MessageRows, RejectedRows, Rows
 from freshet_serving.processor.errors import BadInput
 
 MOST_MESSAGES = 4096
@@ -43,14 +43,14 @@ class KafkaStream:
     """Messages of one topic, each partition in its order."""
 
     def __init__(
-        self, url: str, schema: Schema, now_s: Callable[[], float] = time.monotonic, caller: Caller = TRAINING
+        self, url: str, schema: Schema, now_s: Callable[[], float] = time.monotonic, context: ErrorContext = TRAINING
     ) -> None:
         """url: kafka://host:port[,host:port]/topic. Raises BadInput for one that is none."""
-        parts, self._caller = urlsplit(url), caller
+        parts, self._context = urlsplit(url), context
         self._topic = parts.path.removeprefix("/")
         if parts.scheme != "kafka" or not parts.netloc or not self._topic or "@" in parts.netloc:
             got = "a URL without a topic" if not self._topic else "another form"
-            raise BadInput(f"{caller.field}: expected {FORM}, got {got}")
+            raise BadInput(f"{context.field}: expected {FORM}, got {got}")
         self._messages = MessageRows(schema)
         self._now_s = now_s
         self._trouble = ""
@@ -73,7 +73,7 @@ class KafkaStream:
         self._next: dict[int, int] = {}
         self._looked_s = float("-inf")
         self._lost = 0
-        self._newest: list[tuple[Segment, list[Rows | Rejected]]] = []
+        self._newest: list[tuple[Segment, list[Rows | RejectedRows]]] = []
 
     @property
     def identity(self) -> str:
@@ -87,7 +87,7 @@ class KafkaStream:
             self._assign()
         except ck.KafkaException as error:
             wanted = f"Kafka's topic {self._topic[:80]!r}"
-            raise BadInput(f"{self._caller.field}: {wanted} wanted, got {_told(error)}") from None
+            raise BadInput(f"{self._context.field}: {wanted} wanted, got {_told(error)}") from None
 
     def poll(self, wait_s: float) -> list[Segment]:
         try:
@@ -115,25 +115,25 @@ class KafkaStream:
             self._newest.append((Segment(where, sum(map(len, parts))), parts))
         return [segment for segment, _ in self._newest]
 
-    def read(self, segment: Segment) -> Iterator[Rows | Rejected]:
+    def read(self, segment: Segment) -> Iterator[Rows | RejectedRows]:
         for newest, parts in self._newest:
             if newest == segment:
                 yield from parts
                 return
         yield from self._parts(segment.where["partition"], self._again(segment))
 
-    def forgets(self, segment: Segment) -> bool:
+    def can_forget(self, segment: Segment) -> bool:
         """The newest of a partition says where it goes on."""
         last: int = segment.where["last"]
         return last + 1 != self._next.get(segment.where["partition"])
 
-    def unread(self) -> Unread:
+    def backlog(self) -> StreamBacklog:
         rows = 0
         for partition, offset in self._next.items():
             # What the broker last said along with messages: asks nobody.
             _, end = self._consumer.get_watermark_offsets(ck.TopicPartition(self._topic, partition), cached=True)
             rows += max(0, end - offset)
-        return Unread(rows, self._lost, self._trouble)
+        return StreamBacklog(rows, self._lost, self._trouble)
 
     def close(self) -> None:
         self._consumer.close()
@@ -157,7 +157,7 @@ class KafkaStream:
         if wanted > end:
             raise BadInput(
                 f"topic {self._topic}: partition {partition} up to offset {wanted - 1} was read and wanted, got"
-                f" one that ends at {end}: it was made anew; {self._caller.anew} with this one"
+                f" one that ends at {end}: it was made anew; {self._context.anew} with this one"
             )
         if 0 <= wanted < first:
             self._lost += first - wanted
@@ -177,7 +177,7 @@ class KafkaStream:
                     until_s = self._now_s() + (0 if failure is not None and _is_gone(failure) else TIMEOUT_S)
         except ck.KafkaException as error:
             wanted = "messages that were read before"
-            raise BadInput(f"{self._caller.field}: {wanted} wanted of Kafka, got {_told(error)}") from None
+            raise BadInput(f"{self._context.field}: {wanted} wanted of Kafka, got {_told(error)}") from None
         finally:
             consumer.close()
         if len(found) != where["messages"] or found[-1][0] != where["last"]:
@@ -187,7 +187,7 @@ class KafkaStream:
             )
         return found
 
-    def _parts(self, partition: int, run: Sequence[Message]) -> list[Rows | Rejected]:
+    def _parts(self, partition: int, run: Sequence[Message]) -> list[Rows | RejectedRows]:
         named = ((f"offset {offset} of partition {partition} of {self._topic}", value) for offset, value in run)
         return [*self._messages.of_messages(named)]
 

@@ -9,10 +9,10 @@ from freshet_serving.models.data.formats import STREAMS
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.source import Schema, Source, wanted_fields
 from freshet_serving.models.streams.followed_source import FollowedSource
-from freshet_serving.models.streams.stream import TRAINING, Caller, Stream
+from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.extras import needed
-from freshet_serving.processor.mirror.object_store import address_parts, is_address
+from freshet_serving.processor.repository.mirror.object_store import address_parts, is_address
 
 JOURNAL, TRAINER = "stream.journal", "trainer"
 
@@ -45,16 +45,16 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
     return FollowedSource(stream, StreamJournal(journal, stream.identity, anew), schema, data.follow)
 
 
-def open_stream(form: str, path: str, schema: Schema, caller: Caller = TRAINING) -> Stream:
+def open_stream(form: str, path: str, schema: Schema, context: ErrorContext = TRAINING) -> Stream:
     """A stream by its format: a folder where it is none of STREAMS. Raises BadInput."""
     if form == "redis":
         with needed("a Redis stream"):
             from freshet_serving.models.streams.redis_stream import RedisStream
-        return RedisStream(path, schema, caller=caller)
+        return RedisStream(path, schema, context=context)
     if form == "kafka":
         with needed("a topic of Kafka"):
             from freshet_serving.models.streams.kafka_stream import KafkaStream
-        return KafkaStream(path, schema, caller=caller)
+        return KafkaStream(path, schema, context=context)
     from freshet_serving.models.streams.growing_folder import GrowingFolder
 
-    return GrowingFolder(path, schema, caller=caller)
+    return GrowingFolder(path, schema, context=context)

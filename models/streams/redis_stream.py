@@ -1,7 +1,7 @@
 """A stream of a Redis server: `XADD clicks * user 17 item 42 label 1`.
 
 An entry is a row, its fields the columns, as cells of a CSV file; or one field, `json` or `arrow`, that is a message
-(models.streams.arrived_rows). A segment is what one XREAD gave: from an id to an id, with how many entries the stream
+(models.streams.stream_rows). A segment is what one XREAD gave: from an id to an id, with how many entries the stream
 had ever had up to there. The server's own count of entries ever added tells what was trimmed before it was read.
 
 A server that cannot be reached is asked again, less often each time, and what waits there is read then; who starts
@@ -26,8 +26,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from freshet_serving.models.data.source import Schema
-from freshet_serving.models.streams.arrived_rows import MessageRows, Rejected, Rows
-from freshet_serving.models.streams.stream import TRAINING, Caller, Segment, Unread, check_places
+from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Segment, StreamBacklog, check_places
+from freshet_serving.models.streams.stream_rows import MessageRows, RejectedRows, Rows
 from freshet_serving.processor.errors import BadInput, Corrupt
 
 FETCH_NBYTES = 16 << 20
@@ -55,11 +55,11 @@ class RedisStream:
         schema: Schema,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        caller: Caller = TRAINING,
+        context: ErrorContext = TRAINING,
     ) -> None:
         """url: redis[s]://[user:password@]host[:port][/db]/stream. Raises BadInput for one that is none."""
-        self._caller = caller
-        self._key, self._client = _opened(url, caller.field)
+        self._context = context
+        self._key, self._client = _opened(url, context.field)
         self._messages = MessageRows(schema)
         self._now_s, self._sleep = now_s, sleep
         self._last, self._index, self._lost = BEGINNING, 0, 0
@@ -67,7 +67,7 @@ class RedisStream:
         self._asked_s = float("-inf")
         self._entries = FIRST_ENTRIES
         self._pause_s, self._again_s, self._trouble = 0.0, 0.0, ""
-        self._newest: tuple[Segment, list[Rows | Rejected]] | None = None
+        self._newest: tuple[Segment, list[Rows | RejectedRows]] | None = None
 
     @property
     def identity(self) -> str:
@@ -77,7 +77,7 @@ class RedisStream:
         try:
             said = self._patiently(self._info) if known else self._info()
         except exceptions.RedisError as error:
-            raise BadInput(f"{self._caller.field}: a Redis server wanted, got {_told(error)}") from None
+            raise BadInput(f"{self._context.field}: a Redis server wanted, got {_told(error)}") from None
         check_places(known, first=str, last=str, entries=int, index=int)
         if any(not _ID.fullmatch(segment.where[name]) for segment in known for name in ("first", "last")):
             raise Corrupt("stream's journal: ids of Redis wanted")
@@ -114,7 +114,7 @@ class RedisStream:
         self._newest = segment, parts
         return [segment]
 
-    def read(self, segment: Segment) -> Iterator[Rows | Rejected]:
+    def read(self, segment: Segment) -> Iterator[Rows | RejectedRows]:
         if self._newest is not None and self._newest[0] == segment:
             yield from self._newest[1]
             return
@@ -125,7 +125,7 @@ class RedisStream:
             )
         except exceptions.RedisError as error:
             wanted = "rows that were read before"
-            raise BadInput(f"{self._caller.field}: {wanted} wanted of Redis, got {_told(error)}") from None
+            raise BadInput(f"{self._context.field}: {wanted} wanted of Redis, got {_told(error)}") from None
         if len(entries) != where["entries"]:
             raise BadInput(
                 f"stream {self._key}: entries {where['first']} to {where['last']} are wanted once more,"
@@ -133,11 +133,11 @@ class RedisStream:
             )
         yield from self._parts(entries)
 
-    def forgets(self, segment: Segment) -> bool:
+    def can_forget(self, segment: Segment) -> bool:
         return True
 
-    def unread(self) -> Unread:
-        return Unread(max(0, self._added - self._index), self._lost, self._trouble)
+    def backlog(self) -> StreamBacklog:
+        return StreamBacklog(max(0, self._added - self._index), self._lost, self._trouble)
 
     def close(self) -> None:
         self._client.close()
@@ -154,7 +154,7 @@ class RedisStream:
             self._sleep(pause_s)
             pause_s = min(LAST_PAUSE_S, 2 * pause_s)
 
-    def _parts(self, entries: Entries) -> list[Rows | Rejected]:
+    def _parts(self, entries: Entries) -> list[Rows | RejectedRows]:
         return [*self._messages.of_cells((f"entry {id_.decode()} of {self._key}", fields) for id_, fields in entries)]
 
     def _read_on(self, wait_s: float) -> Entries:
@@ -177,7 +177,7 @@ class RedisStream:
             raise BadInput(
                 f"stream {self._key}: the one that was read up to {self._last} wanted, got"
                 f" {'none' if said is None else f'another one, which ends at {said[2]}'};"
-                f" {self._caller.anew} with this one"
+                f" {self._context.anew} with this one"
             )
         self._added, length, _ = said
         # Entries before the oldest that is there, but for those that were read.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from freshet_serving.models.streams.arrived_rows import Rejected, Rows
+from freshet_serving.models.streams.stream_rows import RejectedRows, Rows
 from freshet_serving.processor.errors import Corrupt
 
 
@@ -20,7 +20,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class StreamBacklog:
     """What waits behind the newest segment. rows: as far as the stream knows. lost: rows, or messages, that were gone
     before they could be read. trouble: why nothing can be read now, "" where it can. aside: files that were set aside
     because they cannot be read, and why the last one was. looks: how often the stream has looked for what is new; None
@@ -35,14 +35,14 @@ class Unread:
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class ErrorContext:
     """Who reads a stream, as messages have it. field: what names the stream; anew: how to begin with another."""
 
     field: str
     anew: str
 
 
-TRAINING = Caller("data.path", "--new-version --from-scratch begins")
+TRAINING = ErrorContext("data.path", "--new-version --from-scratch begins")
 
 
 class Stream(Protocol):
@@ -62,15 +62,15 @@ class Stream(Protocol):
         it can be read again, it cannot. Raises BadInput for what will not pass by itself."""
         ...
 
-    def read(self, segment: Segment) -> Iterator[Rows | Rejected]:
+    def read(self, segment: Segment) -> Iterator[Rows | RejectedRows]:
         """The rows of a segment in order, the same each time. Raises BadInput where they are gone or have changed."""
         ...
 
-    def forgets(self, segment: Segment) -> bool:
+    def can_forget(self, segment: Segment) -> bool:
         """Whether a segment need not be known any more whose rows nobody needs."""
         ...
 
-    def unread(self) -> Unread: ...
+    def backlog(self) -> StreamBacklog: ...
 
     def close(self) -> None: ...
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from freshet_serving.models.streams.stream import TRAINING, Caller, Segment
+from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Segment
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.package.atomic import atomic_file
 
@@ -38,10 +38,10 @@ FORMAT = "freshet-stream/1"
 class StreamJournal:
     """The segments of one stream in the order of their rows."""
 
-    def __init__(self, path: Path, identity: str, anew: bool = False, caller: Caller = TRAINING) -> None:
+    def __init__(self, path: Path, identity: str, anew: bool = False, context: ErrorContext = TRAINING) -> None:
         """Opens or begins the journal of a stream; anew: in place of what is there. Raises BadInput where the file is
         of another stream."""
-        self._path, self._identity, self._caller = path, identity, caller
+        self._path, self._identity, self._context = path, identity, context
         # Each with its first row's number.
         self._known: list[tuple[int, Segment]] = []
         self._nbytes = self._load() if path.exists() and not anew else 0
@@ -98,9 +98,9 @@ class StreamJournal:
             yield start, segment
             row = start + segment.rows
 
-    def forget(self, row: int, forgets: Callable[[Segment], bool]) -> None:
-        """Leaves out segments whose rows all come before number `row` and of which forgets() is true."""
-        kept = [each for each in self._known if each[0] + each[1].rows > row or not forgets(each[1])]
+    def forget(self, row: int, can_forget: Callable[[Segment], bool]) -> None:
+        """Leaves out segments whose rows all come before number `row` and of which can_forget() is true."""
+        kept = [each for each in self._known if each[0] + each[1].rows > row or not can_forget(each[1])]
         # The newest says which number comes next.
         kept = kept or self._known[-1:]
         if len(kept) == len(self._known):
@@ -133,8 +133,8 @@ class StreamJournal:
             raise Corrupt(f"{self._path.name}: format {FORMAT!r} wanted")
         if said.get("stream") != self._identity:
             raise BadInput(
-                f"{self._caller.field}: {str(said.get('stream'))[:200]} wanted, which has been read so far, got"
-                f" {self._identity}; {self._caller.anew} with another one"
+                f"{self._context.field}: {str(said.get('stream'))[:200]} wanted, which has been read so far, got"
+                f" {self._identity}; {self._context.anew} with another one"
             )
 
     def _take(self, said: dict[str, Any]) -> bool:

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.analysis.row_layers import RowLayer, RowLayers
 from freshet_serving.models.embedding.variable import Changes
-from freshet_serving.processor.chain.contents import NO_SCALES
 from freshet_serving.processor.errors import Corrupt
 from freshet_serving.processor.package.atomic import atomic_file
 from freshet_serving.processor.package.tensors import (
@@ -37,6 +36,7 @@ from freshet_serving.processor.package.tensors import (
     parse_tensors,
     write_tensors,
 )
+from freshet_serving.processor.repository.log.contents import NO_SCALES
 
 if TYPE_CHECKING:
     # What reads tables alone needs no TensorFlow.
@@ -82,7 +82,7 @@ class RunState:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredCheckpoint:
     """The run's state, the changes of the newest increment by table (None after a full checkpoint), and the dense
     weights as of the checkpoint before it."""
 
@@ -154,7 +154,7 @@ class Checkpoints:
         files = self._files()
         return _state(_open(files[-1][2])) if files else None
 
-    def restore(self, trainer: Trainer, number: int | None = None) -> Restored | None:
+    def restore(self, trainer: Trainer, number: int | None = None) -> RestoredCheckpoint | None:
         """Brings the trainer to a checkpoint, by default the newest; None where there is none.
 
         Raises Corrupt when its bytes are not sound.
@@ -163,7 +163,7 @@ class Checkpoints:
         full = [i for i, (_, kind, _) in enumerate(files) if kind == "full"]
         if not full:
             return None
-        restored: Restored | None = None
+        restored: RestoredCheckpoint | None = None
         trainer.clear()
         for wanted, (found, kind, path) in enumerate(files[full[-1] :], files[full[-1]][0]):
             if found != wanted:
@@ -199,7 +199,9 @@ class Checkpoints:
         self._states[self._number] = dataclasses.replace(state)
         return path.stat().st_size
 
-    def _read(self, path: Path, kind: str, trainer: Trainer, before: dict[str, NDArray[np.float32]] | None) -> Restored:
+    def _read(
+        self, path: Path, kind: str, trainer: Trainer, before: dict[str, NDArray[np.float32]] | None
+    ) -> RestoredCheckpoint:
         tensors = _verified(path)
         groups: dict[str, dict[str, NDArray[Any]]] = {"dense": {}, "optimizer": {}, "admission": {}}
         for name, array in tensors.arrays.items():
@@ -217,7 +219,7 @@ class Checkpoints:
                 table.admission.restore(filtered)
         trainer.dense.state.restore(groups["dense"], groups["optimizer"])
         trainer.count_from(int(tensors.metadata["steps"]))
-        return Restored(_state(tensors), changes if kind == "inc" else None, before)
+        return RestoredCheckpoint(_state(tensors), changes if kind == "inc" else None, before)
 
 
 def as_saved(state: RunState) -> dict[str, Any]:
@@ -237,7 +239,7 @@ def clear_changed(trainer: Trainer) -> None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Mapped:
+class MappedCheckpoint:
     """The newest checkpoint as it lies on disk. tables: by name, the newest increment first, down to the full one."""
 
     state: RunState
@@ -258,7 +260,7 @@ class Mapped:
         return layers[0].slots.shape[1] * layers[0].slots.itemsize if layers else 0
 
 
-def mapped(folder: Path) -> Mapped | None:
+def map_newest(folder: Path) -> MappedCheckpoint | None:
     """The newest checkpoint of a folder, whose tables are mapped and not read into memory; None where there is none.
     Changes nothing, so that it may be asked beside the trainer that writes there. Raises Corrupt."""
     files = _files(folder) if folder.is_dir() else []
@@ -271,14 +273,14 @@ def mapped(folder: Path) -> Mapped | None:
             layers.append(_verified(path))
         except FileNotFoundError:
             # Superfluous since it was listed: a full one has come.
-            return mapped(folder)
+            return map_newest(folder)
     tables: dict[str, list[Changes]] = {}
     for tensors in reversed(layers):
         names = {name.split("/")[1] for name in tensors.arrays if name.startswith("tables/")}
         for name in sorted(names):
             parts = {part: tensors.arrays[f"tables/{name}/{part}"] for part in TABLE_PARTS}
             tables.setdefault(name, []).append(Changes(**parts))
-    return Mapped(_state(layers[-1]), int(layers[-1].metadata["steps"]), tables)
+    return MappedCheckpoint(_state(layers[-1]), int(layers[-1].metadata["steps"]), tables)
 
 
 def _files(folder: Path) -> list[tuple[int, str, Path]]:

@@ -10,23 +10,23 @@ from itertools import takewhile
 
 import numpy as np
 
-from freshet_serving.compiler.building.calibrate import Labelled, Tolerance
-from freshet_serving.compiler.building.packaging import Lower
+from freshet_serving.compiler.building.calibrate import LabelledRows, Tolerance
+from freshet_serving.compiler.building.packaging import LowPrecisionOptions
 from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.source import Source
 from freshet_serving.models.training.checkpoint import RunState
-from freshet_serving.models.training.lineage import Wait, raise_it, reached
-from freshet_serving.models.training.old_versions import NOTE, removable, remove_version
+from freshet_serving.models.training.lineage import Wait, no_retry, retry_until_ready
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.training.trainer import Trainer
-from freshet_serving.processor.chain.contents import Contents
-from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.models.training.version_retention import NOTE, removable, remove_version
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.mirror.repositories import open_repository
-from freshet_serving.processor.package.keyring import Keyring
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import VersionContents
+from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.processor.repository.version import VersionReader
 
 PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
 """The last rows that were learned, to check a lower precision by: at most so many, and so many bytes of dense input."""
@@ -35,29 +35,29 @@ PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
 class FullVersions:
     """Of one model in one repository."""
 
-    def __init__(self, config: TrainConfig, source: Source, report: Reporter, wait: Wait = raise_it) -> None:
+    def __init__(self, config: TrainConfig, source: Source, report: Reporter, wait: Wait = no_retry) -> None:
         """config: filled in. wait: see models.training.lineage."""
         self._wait = wait
         self._config, self._source, self._report = config, source, report
         self._repository = open_repository(config.publish.repository).with_keys(Keyring.of_writer(config.publish.key))
 
     def numbers(self) -> list[int]:
-        return reached(lambda: self._repository.versions(self._config.model.name), self._wait)
+        return retry_until_ready(lambda: self._repository.versions(self._config.model.name), self._wait)
 
     def next_number(self) -> int:
         return max(self.numbers(), default=0) + 1
 
     def published(self, number: int) -> VersionReader:
-        return reached(lambda: self._repository.version(self._config.model.name, number), self._wait)
+        return retry_until_ready(lambda: self._repository.version(self._config.model.name, number), self._wait)
 
-    def newest(self) -> Contents | None:
+    def newest(self) -> VersionContents | None:
         """What the newest version holds; None where there is no version."""
         numbers = self.numbers()
         if not numbers:
             return None
         version = self.published(numbers[-1])
-        ledger = Ledger.of(version)
-        return Contents(version, ledger, ledger.history.head)
+        change_log = ChangeLog.of(version)
+        return VersionContents(version, change_log, change_log.history.head)
 
     def publish(self, trainer: Trainer, state: RunState) -> Generation:
         """Publishes the trainer's weights as version state.version."""
@@ -101,7 +101,7 @@ class FullVersions:
         if removed:
             self._report.note(f"removed {model} {', '.join(removed)}: publish.keep_versions is {keep}")
 
-    def _lower(self, trainer: Trainer, stop: int) -> Lower | None:
+    def _lower(self, trainer: Trainer, stop: int) -> LowPrecisionOptions | None:
         """What the file wants of a lower precision, with the last rows that were learned before row `stop`."""
         publish = self._config.publish
         if publish.precision == "float32":
@@ -116,5 +116,5 @@ class FullVersions:
             return None
         x = np.concatenate([trainer.pool(trainer.transform(batch)) for batch in batches])
         labels = np.concatenate([batch.label.reshape(len(batch), -1)[:, 0] for batch in batches])
-        practice = Labelled(x, labels, trainer.dense.arch.outputs[0])
-        return Lower(publish.precision, practice, Tolerance(publish.max_error, publish.max_auc_change))
+        practice = LabelledRows(x, labels, trainer.dense.arch.outputs[0])
+        return LowPrecisionOptions(publish.precision, practice, Tolerance(publish.max_error, publish.max_auc_change))

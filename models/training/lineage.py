@@ -31,17 +31,23 @@ import numpy as np
 
 from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.embedding.variable import Changes
-from freshet_serving.models.training.checkpoint import Checkpoints, Restored, RunState, changes_of, clear_changed
+from freshet_serving.models.training.checkpoint import (
+    Checkpoints,
+    RestoredCheckpoint,
+    RunState,
+    changes_of,
+    clear_changed,
+)
 from freshet_serving.models.training.trainer import Trainer
-from freshet_serving.processor.chain.chain_record import MAX_REASON, delta_digest
-from freshet_serving.processor.chain.contents import Contents
-from freshet_serving.processor.chain.history import History, Link
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, NotReady
 from freshet_serving.processor.generation import UNDO_DEPTH, Generation
 from freshet_serving.processor.package.delta import Delta, TableDelta, stream_delta
-from freshet_serving.processor.package.version import VersionReader
-from freshet_serving.processor.tables.folding import fold
+from freshet_serving.processor.repository.log.chain_record import MAX_REASON, delta_digest
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import VersionContents
+from freshet_serving.processor.repository.log.history import ChainLink, History
+from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.tables.compaction import compact
 
 GUARDED = "window: "
 """How the reason of a hold begins that is the guard's of a trainer."""
@@ -52,12 +58,12 @@ T = TypeVar("T")
 Wait = Callable[[NotReady], None]
 
 
-def raise_it(error: NotReady) -> None:
+def no_retry(error: NotReady) -> None:
     """Waits for nothing."""
     raise error
 
 
-def reached(act: Callable[[], T], wait: Wait) -> T:
+def retry_until_ready(act: Callable[[], T], wait: Wait) -> T:
     """What act() gives, asked for again for as long as it raises NotReady and wait() returns."""
     while True:
         try:
@@ -78,7 +84,7 @@ class Lineage:
         report: Reporter,
         replay: bool = False,
         snapshot_after: int = 0,
-        wait: Wait = raise_it,
+        wait: Wait = no_retry,
     ) -> None:
         """version: as it was published. replay: learn undone rows again, instead of skipping them.
 
@@ -89,16 +95,16 @@ class Lineage:
         self._version, self._trainer, self._checkpoints = version, trainer, checkpoints
         self._state, self._report = state, report
         self._replay, self._snapshot_after = replay, snapshot_after
-        self._ledger = reached(lambda: Ledger.of(version, whole=True), wait)
+        self._change_log = retry_until_ready(lambda: ChangeLog.of(version, whole=True), wait)
         self._at = self.history.on_line(0) or self.history.head
         self._dense = trainer.dense.weights()
         self._unfolded = self._count_unfolded()
 
     @property
     def history(self) -> History:
-        return self._ledger.history
+        return self._change_log.history
 
-    def resume(self, restored: Restored) -> None:
+    def resume(self, restored: RestoredCheckpoint) -> None:
         """Stands where a checkpoint was saved; publishes what a kill kept from being published, or goes back."""
         state = self._state
         link = self._link_of(state)
@@ -118,7 +124,7 @@ class Lineage:
 
     def follow(self) -> bool:
         """Looks at the records. True: the weights went back, and reading has to begin anew at the state's position."""
-        reached(self._ledger.look, self._wait)
+        retry_until_ready(self._change_log.look, self._wait)
         if not self._on_line(self._at):
             self._go_back()
             return True
@@ -141,7 +147,7 @@ class Lineage:
                 raise
             except Conflict:
                 # Somebody else was faster: their record says what to do.
-                reached(self._ledger.look, self._wait)
+                retry_until_ready(self._change_log.look, self._wait)
                 if self.history.number == records:
                     raise
                 continue
@@ -164,7 +170,7 @@ class Lineage:
         """Sets a gate behind the head, unless there is one; whether it was set."""
         with suppress(Conflict):
             if self.history.gate is None:
-                reached(lambda: self._ledger.hold(f"{GUARDED}{reason}"[:MAX_REASON]), self._wait)
+                retry_until_ready(lambda: self._change_log.hold(f"{GUARDED}{reason}"[:MAX_REASON]), self._wait)
                 return True
         return False
 
@@ -172,7 +178,7 @@ class Lineage:
         """Lifts a gate of this run's guard; whether there was one."""
         with suppress(Conflict):
             if self.held:
-                reached(lambda: self._ledger.release("windows are in line again"), self._wait)
+                retry_until_ready(lambda: self._change_log.release("windows are in line again"), self._wait)
                 return True
         return False
 
@@ -187,25 +193,25 @@ class Lineage:
         state, head = self._state, self.history.head
         changes = changes_of(self._trainer)
         delta = self._delta(changes, head, self.history.top + 1)
-        delta.check(self._version.root_manifest)
+        delta.check_fits(self._version.root_manifest)
         digest = delta_digest(head.digest, _file_sha256(delta))
         if digest != state.digest:
             state.step, state.digest, state.parent = delta.step, digest, head.digest
             self._checkpoints.save_changes(self._trainer, state, changes)
-        self._at = reached(lambda: self._published(delta, digest), self._wait)
+        self._at = retry_until_ready(lambda: self._published(delta, digest), self._wait)
         clear_changed(self._trainer)
         self._dense |= delta.dense
 
-    def _published(self, delta: Delta, digest: str) -> Link:
+    def _published(self, delta: Delta, digest: str) -> ChainLink:
         try:
-            return self._ledger.publish(delta)
+            return self._change_log.publish(delta)
         except Conflict:
             # An earlier try may have come through although its answer did not.
             if (link := self.history.links.get(digest)) is None:
                 raise
             return link
 
-    def _delta(self, changes: dict[str, Changes], head: Link, step: int) -> Delta:
+    def _delta(self, changes: dict[str, Changes], head: ChainLink, step: int) -> Delta:
         state, dense = self._state, self._trainer.dense.weights()
         return Delta(
             model=self._version.manifest.model,
@@ -248,7 +254,7 @@ class Lineage:
         self._unfolded = self._count_unfolded()
         self._report.note(self._told(undone, head, until - back, rebuilt=not number))
 
-    def _told(self, undone: Link, head: Link, rows: int, rebuilt: bool) -> str:
+    def _told(self, undone: ChainLink, head: ChainLink, rows: int, rebuilt: bool) -> str:
         version = self._state.version
         told = f"{version}.{undone.step} was rolled back to {version}.{head.step}: "
         if rebuilt:
@@ -268,7 +274,7 @@ class Lineage:
             links.append(link)
         try:
             for link in reversed(links):
-                self._overwrite(reached(partial(self._ledger.read_delta, link), self._wait))
+                self._overwrite(retry_until_ready(partial(self._change_log.read_delta, link), self._wait))
         except Diverged:
             self._rebuild(head)
         self._at = head
@@ -283,8 +289,10 @@ class Lineage:
         trainer.dense.state.assign(delta.dense)
         self._dense |= {name: array for name, array in delta.dense.items() if name in self._dense}
 
-    def _rebuild(self, link: Link) -> None:
-        reached(lambda: rebuild(self._trainer, Contents(self._version, self._ledger, link)), self._wait)
+    def _rebuild(self, link: ChainLink) -> None:
+        retry_until_ready(
+            lambda: rebuild(self._trainer, VersionContents(self._version, self._change_log, link)), self._wait
+        )
         self._at, self._dense = link, self._trainer.dense.weights()
 
     def _become(self, state: RunState) -> None:
@@ -295,7 +303,7 @@ class Lineage:
 
     # What checkpoints and generations have to do with each other.
 
-    def _link_of(self, state: RunState) -> Link | None:
+    def _link_of(self, state: RunState) -> ChainLink | None:
         """The generation that a checkpoint's weights were published as; None where they were not."""
         if state.version != self._version.manifest.version:
             return None
@@ -303,12 +311,12 @@ class Lineage:
             return self.history.links.get(state.digest)
         return self.history.known(state.step)
 
-    def _parent_of(self, state: RunState) -> Link | None:
+    def _parent_of(self, state: RunState) -> ChainLink | None:
         """The generation of the line that an unpublished checkpoint was to stand on."""
         link = self.history.links.get(state.parent) if state.parent else self.history.known(state.step - 1)
         return link if link is not None and self._on_line(link) else None
 
-    def _on_line(self, link: Link) -> bool:
+    def _on_line(self, link: ChainLink) -> bool:
         found = self.history.on_line(link.step)
         return found is not None and found.digest == link.digest
 
@@ -325,7 +333,7 @@ class Lineage:
             return
         self._unfolded = 0
         try:
-            link = fold(self._version, self._ledger)
+            link = compact(self._version, self._change_log)
         except FreshetError as error:
             self._report.note(f"no snapshot this time: {error}")
             return
@@ -333,7 +341,7 @@ class Lineage:
             self._report.note(f"{self._state.version}.{link.step} lies in a snapshot: a start begins there")
 
 
-class Hashing(io.RawIOBase):
+class HashingWriter(io.RawIOBase):
     """A file that keeps nothing of what is written to it but its SHA-256."""
 
     def __init__(self) -> None:
@@ -350,12 +358,12 @@ class Hashing(io.RawIOBase):
 
 def _file_sha256(delta: Delta) -> str:
     """Of the file that publishes a delta."""
-    file = Hashing()
+    file = HashingWriter()
     stream_delta(cast(BinaryIO, file), delta)
     return file.sha256.hexdigest()
 
 
-def rebuild(trainer: Trainer, contents: Contents) -> None:
+def rebuild(trainer: Trainer, contents: VersionContents) -> None:
     """Gives a trainer the weights of a generation as the repository has it; every optimizer begins anew."""
     trainer.clear()
     for name, table in trainer.tables.items():

@@ -25,40 +25,40 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from freshet_serving.compiler.progress import Quiet, Reporter
-from freshet_serving.models.config.train_config import Beginning, TrainConfig
+from freshet_serving.compiler.progress import Reporter, SilentReporter
+from freshet_serving.models.config.train_config import StartOptions, TrainConfig
 from freshet_serving.models.data.formats import label_names
 from freshet_serving.models.data.shuffled import shuffled
 from freshet_serving.models.data.source import Batch, Source
-from freshet_serving.models.evaluation.assessment import Assessment
+from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.extra_columns import ExtraColumns
-from freshet_serving.models.evaluation.quality import Scored, next_step
-from freshet_serving.models.pipeline.ahead import Ahead
-from freshet_serving.models.pipeline.step_profile import Spent, overlap
+from freshet_serving.models.evaluation.quality import ScoredRows, next_step
+from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
+from freshet_serving.models.pipeline.step_profile import StageTime, overlap
 from freshet_serving.models.runs.run_journal import RunJournal
 from freshet_serving.models.runs.stage_bars import stage_lines
-from freshet_serving.models.runs.train_metrics import Standing
+from freshet_serving.models.runs.train_metrics import RunStatus
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows, trainer_folder
-from freshet_serving.models.training.analysed import write_analysis
 from freshet_serving.models.training.checkpoint import Checkpoints, RunState, clear_changed
 from freshet_serving.models.training.defaults import CHOSEN, kept
 from freshet_serving.models.training.delta_rules import DeltaRules
 from freshet_serving.models.training.early_stopping import EarlyStopping
 from freshet_serving.models.training.fingerprint import fingerprint, settings
 from freshet_serving.models.training.full_versions import PRACTICE_ROWS, FullVersions
-from freshet_serving.models.training.lineage import Lineage, reached, rebuild
+from freshet_serving.models.training.lineage import Lineage, rebuild, retry_until_ready
+from freshet_serving.models.training.prefetch_windows import PrefetchWindows
+from freshet_serving.models.training.resolved_config import hash_seeds_of, resume_config, scaling_of, start_config
 from freshet_serving.models.training.spec import draft, measure_log_odds
 from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.stream_quality import StreamQuality, metrics_line
-from freshet_serving.models.training.stretches import Stretches
+from freshet_serving.models.training.table_export import write_analysis
 from freshet_serving.models.training.trainer import BoundBatch, Trainer
-from freshet_serving.models.training.whole_config import begun, continued, hash_seeds_of, scaling_of
-from freshet_serving.processor.chain.contents import Contents
 from freshet_serving.processor.cores import available
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.mirror.object_store import is_address
+from freshet_serving.processor.repository.log.contents import VersionContents
+from freshet_serving.processor.repository.mirror.object_store import is_address
 
 Given = TypeVar("Given", Batch, Batch | None)
 
@@ -75,10 +75,10 @@ class Summary:
 
     generation: Generation
     rows: int
-    held_out: Scored
-    streamed: Scored
+    held_out: ScoredRows
+    streamed: ScoredRows
     report: Path | None = None
-    spent: dict[str, Spent] = field(default_factory=dict)
+    stage_times: dict[str, StageTime] = field(default_factory=dict)
 
 
 class TrainingRun:
@@ -91,13 +91,13 @@ class TrainingRun:
         checkpoints: Path | None = None,
         reporter: Reporter | None = None,
         unix_s: Callable[[], float] = time.time,
-        beginning: Beginning | None = None,
+        start_options: StartOptions | None = None,
         make_trainer: Callable[..., Trainer] | None = None,
     ) -> None:
         """checkpoints: their folder (default: .checkpoints/<model> in the trainer's folder). make_trainer: of Trainer's
         arguments; None: Trainer itself. Raises BadInput, in one line that names what has changed where the
         configuration cannot continue what is there."""
-        self.config, self._begun = config, beginning or Beginning()
+        self.config, self._begun = config, start_options or StartOptions()
         self._named = [f"train.{key}" for key in CHOSEN if getattr(config.train, key)]
         own = trainer_folder(config)
         own.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ class TrainingRun:
         self.source = source or open_rows(config, folder, self._begun.from_scratch)
         self._followed = self.source if isinstance(self.source, FollowedSource) else None
         self._endless = self._followed is not None and self._followed.endless
-        self._report = reporter or Quiet()
+        self._report = reporter or SilentReporter()
         self._unix_s, self._stopped, self._told_s = unix_s, threading.Event(), 0.0
         # When the repository was last waited for.
         self._waited_s = 0.0
@@ -124,9 +124,9 @@ class TrainingRun:
         version, rows = old.base.manifest if old else None, self._known_rows()
         if saved is not None:
             where = folder.relative_to(own).as_posix() if folder.is_relative_to(own) else folder.name
-            self.config = config = continued(config, saved, rows, where)
+            self.config = config = resume_config(config, saved, rows, where)
         else:
-            self.config = config = begun(config, self.source, version, rows, self._report.note)
+            self.config = config = start_config(config, self.source, version, rows, self._report.note)
         scaling = saved.scaling if saved else scaling_of(config, self.source, version)
         self._versions = FullVersions(config, self.source, self._report, self._wait)
         hash_seeds = saved.hash_seeds if saved else hash_seeds_of(config, version)
@@ -137,23 +137,23 @@ class TrainingRun:
         said, filled_in = settings(config), kept(config.train)
         self.state = RunState(fingerprint(config), scaling, settings=said, train=filled_in, hash_seeds=hash_seeds)
         measured = config.evaluate
-        self.assessment = Assessment(label_names(config.data), measured.by, measured.group)
+        self.evaluation_metrics = EvaluationMetrics(label_names(config.data), measured.by, measured.group)
         extra = [*measured.by, *([measured.group] if measured.group else [])]
         self._extra = ExtraColumns(extra, self.source, config.data, config.train.batch_rows)
         self._stopping = EarlyStopping(config.train, self.trainer, self._checkpoints)
-        self._counted = Standing()
+        self._counted = RunStatus()
         self.journal = RunJournal(
             own / ".runs" / config.model.name,
             config.model.name,
             asdict(replace(config, data=replace(config.data, path=config.data.shown))),
-            self._standing,
+            self._progress_line,
             self._report.note,
         )
         self._lineage: Lineage | None = None
         self.quality = StreamQuality(self._versions, self.trainer)
         self.guard = StreamGuard(config.guard, self.trainer)
         if saved is None and old is None:
-            self.trainer.dense.begin_at(measure_log_odds(self.source))
+            self.trainer.dense.set_initial_bias(measure_log_odds(self.source))
         if self._begun.from_scratch:
             self._checkpoints.save_full(self.trainer, self.state)
         elif saved is not None:
@@ -161,10 +161,10 @@ class TrainingRun:
         elif old is not None:
             self._begin_with(old)
 
-    def standing(self) -> Standing:
+    def status(self) -> RunStatus:
         """Where the run stands; any thread may ask."""
         state, guard, lineage = self.state, self.guard, self._lineage
-        stream = self._followed.intake() if self._followed is not None else None
+        stream = self._followed.ingest_status() if self._followed is not None else None
         window = guard.newest
         return replace(
             self._counted,
@@ -188,8 +188,8 @@ class TrainingRun:
         self._stopped.set()
 
     @property
-    def held_out(self) -> Scored:
-        return self.assessment.main.scored
+    def held_out(self) -> ScoredRows:
+        return self.evaluation_metrics.main.scored
 
     def _resume(self) -> None:
         restored = self._checkpoints.restore(self.trainer)
@@ -214,7 +214,7 @@ class TrainingRun:
         if self._begun.new_version and committed:
             self._begin_version()
 
-    def _begin_with(self, old: Contents) -> None:
+    def _begin_with(self, old: VersionContents) -> None:
         """A version that lies in the repository without checkpoints: its newest weights, and rows from the first on."""
         rebuild(self.trainer, old)
         before = Generation(old.base.manifest.version, old.link.step)
@@ -256,12 +256,12 @@ class TrainingRun:
                 self._end_epoch(held_out_from, stop)
                 continue
             if last:
-                self._learn(until, self.assessment)
+                self._learn(until, self.evaluation_metrics)
             self.state.epoch += 1
             if not last:
                 self.state.position = 0
         if settings.patience:
-            self._learn(stop, self.assessment)
+            self._learn(stop, self.evaluation_metrics)
         if self.state.position == 0:
             raise BadInput("data: at least one row wanted, got none")
         self.state.version = self._versions.next_number()
@@ -283,7 +283,7 @@ class TrainingRun:
 
     def _end_epoch(self, held_out_from: int, stop: int) -> None:
         """Scores the held-out rows, without learning them, and lets early stopping say where to go on."""
-        scored = Scored()
+        scored = ScoredRows()
         with self._works(held_out_from, stop) as works:
             for work in works:
                 scored.add(work.batch.label, self.trainer.score(work), work.batch.weight)
@@ -316,11 +316,11 @@ class TrainingRun:
         self._report.begin("streaming", left)
         every = SAMPLED_SHARE if left is None else max(1, left // (SAMPLED_BATCHES * self.config.train.batch_rows))
         batches = 0
-        read = Ahead(self._arriving(stop_row), self._transformed)
-        with self.trainer.in_stretches(read, lambda work: [] if work is None else [work]) as works:
+        read = PrefetchPipeline(self._arriving(stop_row), self._transformed)
+        with self.trainer.with_prefetched_rows(read, lambda work: [] if work is None else [work]) as works:
             for work in self.trainer.profile.waited(works):
                 if not rules.rows and lineage.follow():
-                    self.guard.begin_anew()
+                    self.guard.reset()
                     return False
                 if work is not None:
                     if before is not None:
@@ -374,10 +374,10 @@ class TrainingRun:
         """Runs both phases."""
         generation = self.full()
         if len(self.held_out):
-            for label, each in self.assessment.labels.items():
+            for label, each in self.evaluation_metrics.labels.items():
                 which = "" if each.scored is self.held_out else f", {label}"
                 self._report.note(metrics_line(f"held out{which}", each.scored))
-            self.journal.measured(self.assessment.lines())
+            self.journal.measured(self.evaluation_metrics.lines())
             if advice := next_step(self.held_out, self.trainer.steps, self._named):
                 self._report.note(advice)
         for generation in self.stream():  # noqa: B007
@@ -385,14 +385,14 @@ class TrainingRun:
         streamed = self.quality.streamed
         if len(streamed):
             self._report.note(self.quality.told(self.state.version))
-        spent, cores = self.trainer.profile.measured(), len(available())
-        if spent["step"].times:
-            self.journal.measured(stage_lines(spent, cores, overlap(spent, cores)))
+        stage_times, cores = self.trainer.profile.measured(), len(available())
+        if stage_times["step"].times:
+            self.journal.measured(stage_lines(stage_times, cores, overlap(stage_times, cores)))
         for name, tiers in self.trainer.tiers.items():
             log = f"{len(tiers.cold):,} on disk in {tiers.cold.log_nbytes >> 20:,} MiB"
             self._report.note(f"table {name!r}: {tiers.hot:,} rows in memory, {log}")
         write_analysis(self._checkpoints.folder, self.trainer, self._report)
-        return Summary(generation, self.state.position, self.held_out, streamed, self.journal.report(), spent)
+        return Summary(generation, self.state.position, self.held_out, streamed, self.journal.report(), stage_times)
 
     def _score(self, work: BoundBatch, sampled: bool) -> None:
         """Scores a batch before it is learned; `sampled`: by the version as it was published too."""
@@ -401,14 +401,14 @@ class TrainingRun:
         self.journal.scored(batch.label, fresh, batch.weight)
         self.guard.see(work, fresh)
 
-    def _learn(self, until: int, assessment: Assessment | None = None, mixed: bool = False) -> None:
+    def _learn(self, until: int, evaluation_metrics: EvaluationMetrics | None = None, mixed: bool = False) -> None:
         """Learns on to row `until`; with an assessment, scores each batch first. mixed: in the order of this epoch."""
         saved_s = time.monotonic()
         with self._works(self.state.position, until, mixed) as works:
             for work in self.trainer.profile.waited(works):
-                if assessment is not None:
+                if evaluation_metrics is not None:
                     batch, scores = work.batch, self.trainer.score(work)
-                    assessment.add(self._extra.of(batch), batch.label, scores, batch.weight)
+                    evaluation_metrics.add(self._extra.of(batch), batch.label, scores, batch.weight)
                     self.guard.see_held_out(work, scores)
                 self._learn_batch(work)
                 if time.monotonic() - saved_s >= CHECKPOINT_SECONDS:
@@ -416,14 +416,14 @@ class TrainingRun:
                     self._checkpoints.compact(self.trainer, self.state, lambda: self._stopping.wanted(self.state))
                     saved_s = time.monotonic()
 
-    def _works(self, first: int, until: int, mixed: bool = False) -> Ahead | Stretches:
+    def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
         """Rows [first, until) in batches, read and transformed ahead."""
         settings = self.config.train
         batches = self.source.batches(settings.batch_rows, first)
         if mixed and settings.shuffle_rows:
             seed = settings.known_seed, self.state.epoch
             batches = shuffled(self.source, settings.batch_rows, first, until, settings.shuffle_rows, seed)
-        return self.trainer.in_stretches(Ahead(self._timed(batches, until), self.trainer.transform))
+        return self.trainer.with_prefetched_rows(PrefetchPipeline(self._timed(batches, until), self.trainer.transform))
 
     def _timed(self, batches: Iterator[Given], until: int | None) -> Iterator[Given]:
         """The batches before row `until`."""
@@ -437,7 +437,7 @@ class TrainingRun:
     def _transformed(self, batch: Batch | None) -> BoundBatch | None:
         return None if batch is None else self.trainer.transform(batch)
 
-    def _standing(self) -> dict[str, Any]:
+    def _progress_line(self) -> dict[str, Any]:
         """See RunJournal."""
         trainer, factor = self.trainer, self.trainer.rate_factor
         return {
@@ -504,7 +504,7 @@ class TrainingRun:
     def _publish_version(self) -> None:
         state = self.state
         before_s = self._waited_s
-        generation = reached(lambda: self._made_version(again=self._waited_s != before_s), self._wait)
+        generation = retry_until_ready(lambda: self._made_version(again=self._waited_s != before_s), self._wait)
         self._versions.remove_old(state.version)
         state.event_time, state.events = None, 0
         self._lineage = None
@@ -538,7 +538,7 @@ class TrainingRun:
         self.state.guard = self.guard.windows.saved()
         generation = lineage.publish()
         if generation is None:
-            self.guard.begin_anew()
+            self.guard.reset()
         else:
             self.guard.begin()
             self._counted = replace(self._counted, published_at=self.state.finished_at, deltas=self._counted.deltas + 1)

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.building.compile import BUCKETS
-from freshet_serving.compiler.building.packaging import Arrays, Lower, Progress, publish
+from freshet_serving.compiler.building.packaging import Arrays, LowPrecisionOptions, Progress, publish
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.tables.table import packed
 
 MOST_COUNTED = 2**32 - 1
@@ -30,7 +30,7 @@ def publish_version(
     buckets: Sequence[int] = BUCKETS,
     progress: Progress | None = None,
     counts: Counts | None = None,
-    lower: Lower | None = None,
+    lower: LowPrecisionOptions | None = None,
 ) -> VersionReader:
     """Commits the draft's version of its model (compiler.building.packaging).
 

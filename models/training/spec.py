@@ -148,7 +148,7 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
     """Make the manifest that every version of a model shares; version, files and counts are filled in at publication.
 
     Args:
-        config: filled in (models.training.whole_config).
+        config: filled in (models.training.resolved_config).
         scaling: of float features.
         hash_seeds: of tables of strings; 0 for all by default.
     """

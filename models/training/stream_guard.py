@@ -64,7 +64,7 @@ class StreamGuard:
             label = np.concatenate([batch.label for batch in batches])
             self._earlier = columns, label, self._trainer.score(columns)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """The weights went back: what was scored was scored by others."""
         self._window, self.windows.reason = WindowScores(), ""
         self.begin()
@@ -78,7 +78,7 @@ class StreamGuard:
             self._window.again(label, before, self._trainer.score(columns))
         if self.windows.reason and not lineage.held:
             # Somebody has released it.
-            self.windows.begin_anew()
+            self.windows.reset()
         figures = self._window.figures()
         reason = self.windows.judge(figures)
         if figures.enough or reason:
@@ -86,6 +86,6 @@ class StreamGuard:
         self.held_windows += bool(reason)
         if reason and lineage.hold(reason):
             return f"held, what follows is not served: {reason}"
-        if self.windows.resolves() and lineage.release():
+        if self.windows.may_release() and lineage.release():
             return "released: windows are in line again"
         return ""

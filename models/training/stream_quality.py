@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from freshet_serving.models.evaluation.quality import Scored
-from freshet_serving.models.training.as_published import AsPublished
+from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.training.full_versions import FullVersions
+from freshet_serving.models.training.published_baseline import PublishedBaseline
 from freshet_serving.models.training.trainer import BoundBatch, Trainer
 from freshet_serving.models.training.window_guard import Floats
 
 
 class StreamQuality:
-    """Of one run. streamed: by the fresh model; sampled, as_published: the same sample of the rows since the newest
-    version, by the fresh model and by that version."""
+    """Of one run. streamed: by the fresh model; sampled, published_baseline: the same sample of the rows since the
+    newest version, by the fresh model and by that version."""
 
     def __init__(self, versions: FullVersions, trainer: Trainer) -> None:
         self._versions, self._trainer = versions, trainer
-        self.streamed, self.sampled, self.as_published = Scored(), Scored(), Scored()
-        self._frozen: AsPublished | None = None
+        self.streamed, self.sampled, self.published_baseline = ScoredRows(), ScoredRows(), ScoredRows()
+        self._frozen: PublishedBaseline | None = None
 
     def add(self, work: BoundBatch, fresh: Floats, version: int, sampled: bool) -> None:
         """A batch with its scores before it is learned; sampled: it is scored by `version` as it was published too."""
@@ -24,19 +24,19 @@ class StreamQuality:
         self.streamed.add(batch.label, fresh, batch.weight)
         if sampled:
             if self._frozen is None or self._frozen.version != version:
-                self.sampled, self.as_published = Scored(), Scored()
-                self._frozen = AsPublished(self._versions.published(version), self._trainer.dense)
+                self.sampled, self.published_baseline = ScoredRows(), ScoredRows()
+                self._frozen = PublishedBaseline(self._versions.published(version), self._trainer.dense)
             self.sampled.add(batch.label, fresh, batch.weight)
-            self.as_published.add(batch.label, self._frozen.score(batch.columns), batch.weight)
+            self.published_baseline.add(batch.label, self._frozen.score(batch.columns), batch.weight)
 
     def told(self, version: int) -> str:
         """One line."""
         told = metrics_line("streamed, scored before learned", self.streamed)
-        frozen = f"version {version} as published: AUC {self.as_published.auc():.4f}"
+        frozen = f"version {version} as published: AUC {self.published_baseline.auc():.4f}"
         if len(self.sampled) == len(self.streamed):
             return f"{told}; {frozen}"
         return f"{told}; {frozen} over {len(self.sampled)} of them, the fresh model there {self.sampled.auc():.4f}"
 
 
-def metrics_line(what: str, scored: Scored) -> str:
+def metrics_line(what: str, scored: ScoredRows) -> str:
     return f"{what}: AUC {scored.auc():.4f}, log-loss {scored.log_loss():.4f} over {len(scored)} rows"

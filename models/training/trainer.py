@@ -6,10 +6,10 @@ look up    every id of the batch finds its row, or gets one; rows are pooled int
 step       the network, forward and backward (models.dense.dense_step)
 update     the gradient goes back to the rows that were read, each moves once, and the network's weights move
 
-Read and transform run ahead in threads (models.pipeline.ahead), and so does the reading of rows that are on disk
-(models.training.stretches). The others run one after another, each on all cores
-(models.pipeline.crew): a batch reads what the batch before it has written, always. So staleness is 0, and what is
-learned is a function of rows, seed and configuration, the same to the bit in every run on as many cores.
+Read and transform run ahead in threads (models.pipeline.prefetch), and so does the reading of rows that are on disk
+(models.training.prefetch_windows). The others run one after another, each on all cores
+(models.pipeline.worker_pool): a batch reads what the batch before it has written, always. So staleness is 0, and what
+is learned is a function of rows, seed and configuration, the same to the bit in every run on as many cores.
 
 score() computes what a server at this state would answer: no insertion, default rows for unseen ids, inference
 behaviour of the network.
@@ -36,18 +36,18 @@ from freshet_serving.models.dense.batch_part import Write
 from freshet_serving.models.dense.dense_step import MOST_PARTS, DenseStep
 from freshet_serving.models.dense.losses import mean_shares
 from freshet_serving.models.embedding import kernels
-from freshet_serving.models.embedding.admission import Admission, Always, CountingBloom, ExactCounts
+from freshet_serving.models.embedding.admission import Admission, AdmitAll, CountingBloom, ExactCounts
 from freshet_serving.models.embedding.id_shards import of_process
 from freshet_serving.models.embedding.optimizer import row_optimizer
 from freshet_serving.models.embedding.row_budget import RowBudget
 from freshet_serving.models.embedding.trained_table import TrainedTable
-from freshet_serving.models.embedding.variable import EmbeddingVariable, Eviction, Initial
-from freshet_serving.models.pipeline.ahead import Ahead
-from freshet_serving.models.pipeline.crew import Crew
+from freshet_serving.models.embedding.variable import EmbeddingVariable, Eviction, RowInitializer
+from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.pipeline.step_profile import StepProfile
+from freshet_serving.models.pipeline.worker_pool import WorkerPool
 from freshet_serving.models.training.defaults import of_table
+from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.schedule import rate_factor
-from freshet_serving.models.training.stretches import Stretches
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import available
 from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
@@ -109,7 +109,7 @@ class Trainer:
                 t.dim,
                 row_optimizer(own.optimizer, own),
                 settings.known_seed * 1_000_003 + n,
-                Initial(config.init, config.init_scale),
+                RowInitializer(config.init, config.init_scale),
                 _admission(config, shards),
                 _budget(config, scratch, processes),
             )
@@ -118,23 +118,23 @@ class Trainer:
         self._readers = {
             name: [(i, f) for i, f in enumerate(manifest.features) if f.table == name] for name in self.own
         }
-        self._crew = Crew(len(available()))
+        self._worker_pool = WorkerPool(len(available()))
         # Of a batch as many rows as come to this process.
         share = replace(settings, batch_rows=-(-settings.batch_rows // processes))
-        self.dense = DenseStep(manifest, share, network, fusion, self._crew, process * MOST_PARTS)
+        self.dense = DenseStep(manifest, share, network, fusion, self._worker_pool, process * MOST_PARTS)
         self.manifest = self.dense.described(manifest)
-        self.profile = StepProfile(lambda: self._crew.helped_s)
+        self.profile = StepProfile(lambda: self._worker_pool.helper_cpu_s)
         self._scratch: dict[tuple[str, int], tuple[Int64s, Float32s, Int64s]] = {}
         self.steps, self.rate_factor = 0, 1.0
 
     def transform(self, batch: Batch) -> BoundBatch:
         """Binds a batch to the plan; any thread may."""
         with self.profile.timed("transform"):
-            return BoundBatch(batch, self.plan.bind(batch.columns))
+            return BoundBatch(batch, self.plan.bind_inputs(batch.columns))
 
-    def in_stretches(
-        self, items: Ahead, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]
-    ) -> Ahead | Stretches:
+    def with_prefetched_rows(
+        self, items: PrefetchPipeline, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]
+    ) -> PrefetchPipeline | PrefetchWindows:
         """The items, with the rows in memory that their batches, works(item), need; as they are where no table has rows
         elsewhere."""
 
@@ -143,7 +143,7 @@ class Trainer:
                 for name in self.tiers:
                     yield from ((name, ids) for _, ids in self._values(name, work.bound))
 
-        return Stretches(items, ids_of, self.tiers, self.profile) if self.tiers else items
+        return PrefetchWindows(items, ids_of, self.tiers, self.profile) if self.tiers else items
 
     def learn(self, given: Batch | BoundBatch) -> float:
         """Takes one optimizer step on a batch; returns its mean loss before the step."""
@@ -156,8 +156,10 @@ class Trainer:
         self.dense.ready(bound.rows)
         with self.profile.timed("look up"):
             for table in self.own.values():
-                table.settle()
-            found = self._crew.run([partial(self._insert, name, bound) for name in self.own], bound.ids < FEW_IDS)
+                table.shrink_to_budget()
+            found = self._worker_pool.run(
+                [partial(self._insert, name, bound) for name in self.own], bound.ids < FEW_IDS
+            )
             refs = dict(item for table in found for item in table)
             with self._pooling(bound) as write:
                 self.dense.fill(write, bound.ids < FEW_IDS)
@@ -166,19 +168,19 @@ class Trainer:
             loss, grads = self.dense.gradients(label, share)
         self.steps += 1
         with self.profile.timed("update"):
-            self._crew.run([self.dense.move, *self._moves(bound, refs, grads)], bound.ids < FEW_IDS)
+            self._worker_pool.run([self.dense.move, *self._moves(bound, refs, grads)], bound.ids < FEW_IDS)
         return loss
 
     def score(self, given: Mapping[str, Column] | BoundBatch) -> NDArray[np.float32]:
         """Scores [n], or [n, labels], of columns or of a batch, as a server at this state would answer them; changes
         nothing."""
-        bound = given.bound if isinstance(given, BoundBatch) else self.plan.bind(given)
+        bound = given.bound if isinstance(given, BoundBatch) else self.plan.bind_inputs(given)
         with self._pooling(bound) as write:
             return self.dense.score(bound.rows, write)
 
     def pool(self, given: Mapping[str, Column] | BoundBatch) -> Float32s:
         """The dense input [n, width] of columns or of a batch, from the tables as they are."""
-        return self._pooled(given.bound if isinstance(given, BoundBatch) else self.plan.bind(given))
+        return self._pooled(given.bound if isinstance(given, BoundBatch) else self.plan.bind_inputs(given))
 
     def _pooled(self, bound: BoundRequest) -> Float32s:
         x = np.zeros((bound.rows, self.plan.width), np.float32)
@@ -242,8 +244,8 @@ class Trainer:
         calls: list[Callable[[], None]] = []
         for name, table in self.own.items():
             ids = sum(len(refs[i]) for i, _ in self._readers[name])
-            several = ids * self._crew.size > bound.ids and ids > FEW_IDS
-            parts = self._crew.size if several else 1
+            several = ids * self._worker_pool.size > bound.ids and ids > FEW_IDS
+            parts = self._worker_pool.size if several else 1
             # Made here, where no other thread can want it made as well.
             place = table.place
             calls += [partial(self._move, name, place, part, parts, ids, bound, refs, grads) for part in range(parts)]
@@ -316,7 +318,7 @@ def _budget(config: TableConfig, scratch: Path | None, processes: int) -> RowBud
 
 def _admission(config: TableConfig, shards: range) -> Admission:
     if config.admit_after == 1:
-        return Always()
+        return AdmitAll()
     if config.admit_by == "counts":
         return ExactCounts(config.admit_after)
     return CountingBloom(config.admit_after, config.admit_ids, config.admit_error, shards)

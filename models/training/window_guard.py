@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.config.guard_section import GuardConfig
-from freshet_serving.models.evaluation.quality import Scored
+from freshet_serving.models.evaluation.quality import ScoredRows
 
 MOST_AUC_ERROR = 0.02
 """What chance may move the AUC of a window by whose scores say nothing; one of fewer rows goes on."""
@@ -131,7 +131,7 @@ class WindowGuard:
     def __init__(self, config: GuardConfig) -> None:
         self._config = config
         self._in_line = 0
-        self.begin_anew()
+        self.reset()
 
     def begin_with(self, held_out: WindowFigures) -> None:
         """Compare the first windows with the full version's held-out rows.
@@ -157,12 +157,12 @@ class WindowGuard:
                 self._usual["loss"].note(figures.rise, figures.rise_error)
         return reason
 
-    def resolves(self) -> bool:
+    def may_release(self) -> bool:
         """Whether what is held may be served after all: enough windows since were in line."""
         wanted = self._config.release_windows
         return wanted > 0 and self._in_line >= wanted
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Somebody has released what was held: what was out of line may be usual from now on."""
         self._usual = {name: RunningSpread(spread) for name, spread in FIRST_SPREAD.items()}
         self.reason, self._in_line = "", 0
@@ -216,7 +216,7 @@ class WindowScores:
     """What is known of the rows since the last window that was judged."""
 
     def __init__(self) -> None:
-        self._scored = Scored()
+        self._scored = ScoredRows()
         self._rows = self._lost = 0
         self._positive = self._negative = self._score = self._label = self._chance = 0.0
         self._rise: tuple[float, float] | None = None

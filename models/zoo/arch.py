@@ -33,7 +33,7 @@ class Arch:
     """Two models over the same weights. logits: x [n, width] -> [n, labels], for the loss. scores: x -> named outputs,
     each [n, columns], for evaluation and serving. outputs: which of them are the labels' probabilities, in their order.
 
-    begin: what begin_at does, of a network whose logits are no sums with a bias of their own.
+    begin: what set_initial_bias does, of a network whose logits are no sums with a bias of their own.
     """
 
     logits: keras.Model
@@ -65,7 +65,7 @@ class Arch:
         }
         return cls(built, keras.Model(built.inputs[0], scores, name=f"{built.name}_scores"), names)
 
-    def begin_at(self, log_odds: Sequence[float]) -> None:
+    def set_initial_bias(self, log_odds: Sequence[float]) -> None:
         """Lets every label's logit begin so much higher, where the network has a bias that does just that; else does
         nothing.
 

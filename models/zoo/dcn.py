@@ -6,15 +6,15 @@ from typing import Annotated, Literal
 
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.models.zoo.layers import Tensor, Weighted, side_by_side
-from freshet_serving.models.zoo.option_types import Dropout, Hidden, Within
+from freshet_serving.models.zoo.layers import LayerFactory, Tensor, side_by_side
+from freshet_serving.models.zoo.option_types import ClosedInterval, Dropout, Hidden
 
 
 def build(
     layout: DenseInput,
     hidden: Hidden = (256, 128, 64),
-    cross_layers: Annotated[int, Within(1, 16)] = 3,
-    low_rank: Annotated[int, Within(0, 65_536)] = 0,
+    cross_layers: Annotated[int, ClosedInterval(1, 16)] = 3,
+    low_rank: Annotated[int, ClosedInterval(0, 65_536)] = 0,
     structure: Literal["parallel", "stacked"] = "parallel",
     dropout: Dropout = 0.0,
     seed: int = 0,
@@ -30,20 +30,20 @@ def build(
     """
     from freshet_serving.compiler.frameworks import keras
 
-    weighted = Weighted(seed, dropout)
+    layer_factory = LayerFactory(seed, dropout)
     x = keras.Input((layout.width,), name="x")
     crossed = x
     for i in range(cross_layers):
-        crossed = x * _linear(weighted, crossed, layout.width, low_rank, f"cross_{i}") + crossed
+        crossed = x * _linear(layer_factory, crossed, layout.width, low_rank, f"cross_{i}") + crossed
     if structure == "stacked":
-        top = weighted.tower(crossed, hidden, "mlp")
+        top = layer_factory.tower(crossed, hidden, "mlp")
     else:
-        top = side_by_side([crossed, weighted.tower(x, hidden, "mlp")] if hidden else [crossed])
-    return Arch.of(keras.Model(x, weighted.dense(top, 1, "out"), name="dcn"))
+        top = side_by_side([crossed, layer_factory.tower(x, hidden, "mlp")] if hidden else [crossed])
+    return Arch.of(keras.Model(x, layer_factory.dense(top, 1, "out"), name="dcn"))
 
 
-def _linear(weighted: Weighted, x: Tensor, width: int, rank: int, name: str) -> Tensor:
+def _linear(layer_factory: LayerFactory, x: Tensor, width: int, rank: int, name: str) -> Tensor:
     """W x + b [n, width]; of a rank other than 0, W is a product of two thin matrices."""
     if not rank:
-        return weighted.dense(x, width, name)
-    return weighted.dense(weighted.dense(x, rank, f"{name}_down", bias=False), width, f"{name}_up")
+        return layer_factory.dense(x, width, name)
+    return layer_factory.dense(layer_factory.dense(x, rank, f"{name}_down", bias=False), width, f"{name}_up")

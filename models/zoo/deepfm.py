@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.models.zoo.layers import Weighted, embedding_columns
+from freshet_serving.models.zoo.layers import LayerFactory, embedding_columns
 from freshet_serving.models.zoo.option_types import Dropout, Hidden
 
 
@@ -18,14 +18,14 @@ def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout 
     """
     from freshet_serving.compiler.frameworks import keras
 
-    ops, weighted = keras.ops, Weighted(seed, dropout)
+    ops, layer_factory = keras.ops, LayerFactory(seed, dropout)
     x = keras.Input((layout.width,), name="x")
     terms = [
-        weighted.dense(x, 1, "linear"),
-        weighted.dense(weighted.tower(x, hidden, "mlp"), 1, "mlp_out", bias=False),
+        layer_factory.dense(x, 1, "linear"),
+        layer_factory.dense(layer_factory.tower(x, hidden, "mlp"), 1, "mlp_out", bias=False),
     ]
     if len(layout.embeddings) > 1:
-        flat = embedding_columns(x, layout, weighted)
+        flat = embedding_columns(x, layout, layer_factory)
         total = ops.sum(ops.reshape(flat, (-1, len(layout.embeddings), layout.dim)), axis=1)
         squared_total = ops.sum(total * total, axis=1, keepdims=True)
         total_squares = ops.sum(flat * flat, axis=1, keepdims=True)

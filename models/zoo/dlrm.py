@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.models.zoo.layers import Weighted, columns, embedding_columns, pairwise_dots, side_by_side
+from freshet_serving.models.zoo.layers import LayerFactory, columns, embedding_columns, pairwise_dots, side_by_side
 from freshet_serving.models.zoo.option_types import Dropout, Hidden
 
 
@@ -25,20 +25,20 @@ def build(
     """
     from freshet_serving.compiler.frameworks import keras
 
-    ops, weighted = keras.ops, Weighted(seed, dropout)
+    ops, layer_factory = keras.ops, LayerFactory(seed, dropout)
     x = keras.Input((layout.width,), name="x")
     beside = []
     if layout.floats:
-        beside.append(weighted.tower(columns(x, layout.floats), bottom, "bottom"))
+        beside.append(layer_factory.tower(columns(x, layout.floats), bottom, "bottom"))
     if layout.floats and layout.embeddings:
-        beside = [weighted.dense(beside[0], layout.dim, "bottom_out", "relu")]
+        beside = [layer_factory.dense(beside[0], layout.dim, "bottom_out", "relu")]
     joined = beside
     if layout.embeddings:
-        vectors = [*beside, embedding_columns(x, layout, weighted)]
+        vectors = [*beside, embedding_columns(x, layout, layer_factory)]
         count = len(layout.embeddings) + len(beside)
         joined = vectors[:1]
         if count > 1:
             joined.append(pairwise_dots(ops.reshape(side_by_side(vectors), (-1, count, layout.dim))))
-    top = weighted.tower(side_by_side(joined), hidden, "top")
-    logit = weighted.dense(top, 1, "top_out")
+    top = layer_factory.tower(side_by_side(joined), hidden, "top")
+    logit = layer_factory.dense(top, 1, "top_out")
     return Arch.of(keras.Model(x, logit, name="dlrm"))

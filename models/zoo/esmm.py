@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.models.zoo.layers import Weighted, side_by_side
+from freshet_serving.models.zoo.layers import LayerFactory, side_by_side
 from freshet_serving.models.zoo.option_types import Dropout, Hidden
 from freshet_serving.processor.errors import BadInput
 
@@ -37,9 +37,9 @@ def build(
 
     if len(labels) != 2:
         raise BadInput(f"data.label: two columns wanted for esmm, clicked and converted, got {len(labels)}")
-    ops, weighted = keras.ops, Weighted(seed, dropout)
+    ops, layer_factory = keras.ops, LayerFactory(seed, dropout)
     x = keras.Input((layout.width,), name="x")
-    ctr, cvr = (weighted.dense(weighted.tower(x, hidden, name), 1, f"{name}_out") for name in ("ctr", "cvr"))
+    ctr, cvr = (layer_factory.dense(layer_factory.tower(x, hidden, name), 1, f"{name}_out") for name in ("ctr", "cvr"))
     ctcvr = -ops.logsumexp(side_by_side([-ctr, -cvr, -ctr - cvr]), axis=1, keepdims=True)
     scores = {"ctr": ops.sigmoid(ctr), "cvr": ops.sigmoid(cvr)}
     scores["ctcvr"] = scores["ctr"] * scores["cvr"]

@@ -15,7 +15,7 @@ from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput, runs
 Tensor = Any  # keras.KerasTensor
 
 
-class Weighted:
+class LayerFactory:
     """Makes the dense layers of one network, each with the next seed."""
 
     def __init__(self, seed: int, dropout: float = 0.0) -> None:
@@ -68,7 +68,7 @@ def columns(x: Tensor, spans: Sequence[ColumnSpan]) -> Tensor:
     return side_by_side(parts)
 
 
-def embedding_columns(x: Tensor, layout: DenseInput, weighted: Weighted) -> Tensor:
+def embedding_columns(x: Tensor, layout: DenseInput, layer_factory: LayerFactory) -> Tensor:
     """All embeddings side by side as [n, embeddings * dim].
 
     An embedding of another width than the layout's dim, and one of several rows with its mask, is projected to it
@@ -83,7 +83,7 @@ def embedding_columns(x: Tensor, layout: DenseInput, weighted: Weighted) -> Tens
         if same:
             parts.append(columns(x, same))
             same = []
-        parts.append(weighted.dense(columns(x, [span]), layout.dim, f"project_{span.name}", bias=False))
+        parts.append(layer_factory.dense(columns(x, [span]), layout.dim, f"project_{span.name}", bias=False))
     if same:
         parts.append(columns(x, same))
     return side_by_side(parts)

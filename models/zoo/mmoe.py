@@ -7,14 +7,14 @@ from typing import Annotated
 
 from freshet_serving.models.zoo.arch import Arch, output_names
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.models.zoo.layers import Weighted, side_by_side
-from freshet_serving.models.zoo.option_types import Dropout, Hidden, Within
+from freshet_serving.models.zoo.layers import LayerFactory, side_by_side
+from freshet_serving.models.zoo.option_types import ClosedInterval, Dropout, Hidden
 
 
 def build(
     layout: DenseInput,
     hidden: Hidden = (256, 128),
-    experts: Annotated[int, Within(1, 64)] = 4,
+    experts: Annotated[int, ClosedInterval(1, 64)] = 4,
     tower: Hidden = (64,),
     dropout: Dropout = 0.0,
     labels: Sequence[str] = ("label",),
@@ -29,15 +29,15 @@ def build(
     """
     from freshet_serving.compiler.frameworks import keras
 
-    weighted = Weighted(seed, dropout)
+    layer_factory = LayerFactory(seed, dropout)
     x = keras.Input((layout.width,), name="x")
-    mixed = [weighted.tower(x, hidden, f"expert_{e}") for e in range(experts)]
+    mixed = [layer_factory.tower(x, hidden, f"expert_{e}") for e in range(experts)]
     names, logits = output_names(labels), []
     for name in names:
-        gate = weighted.dense(x, experts, f"gate_{name}", "softmax")
+        gate = layer_factory.dense(x, experts, f"gate_{name}", "softmax")
         mixture = gate[:, :1] * mixed[0]
         for e in range(1, experts):
             mixture = mixture + gate[:, e : e + 1] * mixed[e]
-        logits.append(weighted.dense(weighted.tower(mixture, tower, f"tower_{name}"), 1, f"tower_{name}_out"))
+        logits.append(layer_factory.dense(layer_factory.tower(mixture, tower, f"tower_{name}"), 1, f"tower_{name}_out"))
     scores = {name: keras.ops.sigmoid(logit) for name, logit in zip(names, logits)}
     return Arch(keras.Model(x, side_by_side(logits), name="mmoe"), keras.Model(x, scores, name="mmoe_scores"), names)

@@ -12,16 +12,16 @@ from typing import Annotated
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class ClosedInterval:
     """Of a number, or of each number of a list: low <= number <= high."""
 
     low: float
     high: float
 
 
-Units = Annotated[int, Within(1, 65_536)]
+Units = Annotated[int, ClosedInterval(1, 65_536)]
 """Numbers that a layer makes of a row."""
-Hidden = Annotated[Sequence[int], Within(1, 65_536)]
+Hidden = Annotated[Sequence[int], ClosedInterval(1, 65_536)]
 """Units of each hidden layer of a tower; none: no hidden layer."""
-Dropout = Annotated[float, Within(0, 0.95)]
+Dropout = Annotated[float, ClosedInterval(0, 0.95)]
 """The share of each hidden layer's units that a training step leaves out, others at each step; served are all."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from freshet_serving.models.zoo.arch import SCORE, Arch
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.models.zoo.layers import Tensor, Weighted, columns
+from freshet_serving.models.zoo.layers import LayerFactory, Tensor, columns
 from freshet_serving.models.zoo.option_types import Dropout, Hidden, Units
 from freshet_serving.processor.errors import BadInput
 
@@ -37,15 +37,15 @@ def build(
     """
     from freshet_serving.compiler.frameworks import keras
 
-    ops, weighted = keras.ops, Weighted(seed, dropout)
+    ops, layer_factory = keras.ops, LayerFactory(seed, dropout)
     x = keras.Input((layout.width,), name="x")
     vectors: dict[str, Tensor] = {}
     for side, name in (("user", USER_VECTOR), ("item", ITEM_VECTOR)):
         spans = [span for span in layout.spans if (span.side == "item") == (side == "item")]
         if not spans:
             raise BadInput(f"features: one of side {side!r} wanted for two_tower, got none")
-        top = weighted.tower(columns(x, spans), hidden, side)
-        vector = weighted.dense(top, vector_dim, f"{side}_out", first_bias=_halves(vector_dim, side))
+        top = layer_factory.tower(columns(x, spans), hidden, side)
+        vector = layer_factory.dense(top, vector_dim, f"{side}_out", first_bias=_halves(vector_dim, side))
         if similarity == "cosine":
             vector = vector * ops.rsqrt(ops.sum(vector * vector, axis=1, keepdims=True) + NORM_FLOOR)
         vectors[name] = vector

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.models.zoo.layers import Weighted, columns
+from freshet_serving.models.zoo.layers import LayerFactory, columns
 from freshet_serving.models.zoo.option_types import Dropout, Hidden
 
 
@@ -19,11 +19,11 @@ def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout 
     """
     from freshet_serving.compiler.frameworks import keras
 
-    weighted = Weighted(seed, dropout)
+    layer_factory = LayerFactory(seed, dropout)
     x = keras.Input((layout.width,), name="x")
     narrow = {span.offset for span in layout.embeddings if span.width == 1}
     deep = [span for span in layout.spans if span.offset not in narrow] or list(layout.spans)
-    logit = weighted.dense(x, 1, "wide") + weighted.dense(
-        weighted.tower(columns(x, deep), hidden, "deep"), 1, "deep_out", bias=False
+    logit = layer_factory.dense(x, 1, "wide") + layer_factory.dense(
+        layer_factory.tower(columns(x, deep), hidden, "deep"), 1, "deep_out", bias=False
     )
     return Arch.of(keras.Model(x, logit, name="wide_deep"))

@@ -4,7 +4,7 @@ base         the seam between the engine and a library
 registry     backends by name, each imported when it is first asked for
 opening      which executables of a version serve here, and why others do not
 bounded      a lower precision, as long as its scores stay within a bound of float32's
-capsule      the file that machine code travels in
+artefact_file  the file that machine code travels in
 onnxfile     which weights an ONNX file wants from outside, read before a native parser sees it
 onnxruntime  dense graphs on ONNX Runtime
 openvino     dense graphs on OpenVINO
@@ -16,10 +16,10 @@ cost         what a batch costs, measured, and the cheapest buckets for its rows
 """
 
 __all__ = [
+    "artefact_file",
     "base",
     "bounded",
     "buffers",
-    "capsule",
     "cost",
     "cuda",
     "onnxruntime",

@@ -40,7 +40,7 @@ class Executable(Protocol):
     def bucket(self) -> int:
         """Rows of every run."""
 
-    def bind(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+    def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
         """Prepares runs that read `x` and write every one of `outputs`.
 
         x: float32 [bucket, width]; outputs: name -> float32 [bucket, columns]; all C-contiguous and kept
@@ -94,7 +94,7 @@ class Backend(Protocol):
     def library(self) -> str:
         """Library and version, such as "jaxlib 0.10.2": machine code is read by the very one that wrote it only."""
 
-    def open(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
+    def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
         """outputs: name -> columns. threads: that one run may use. runs: that may be under way at once; more only
         wait for one another."""
 

@@ -56,7 +56,7 @@ def outputs_of(executable: Executable, x: Matrix, columns: Mapping[str, int]) ->
     given = aligned((bucket, x.shape[1]))
     room = {name: aligned((bucket, count)) for name, count in columns.items()}
     found = {name: np.empty((n, count), np.float32) for name, count in columns.items()}
-    run = executable.bind(given, room)
+    run = executable.bind_buffers(given, room)
     for start in range(0, n, bucket):
         rows = x[start : start + bucket]
         given[: len(rows)], given[len(rows) :] = rows, rows[-1]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.backends.base import Executable, Matrix, aligned
 from freshet_serving.processor.package.manifest import WHOLE
-from freshet_serving.processor.watching.sketch import Block
+from freshet_serving.processor.watching.sketch import StatsBlock
 
 Outputs = dict[str, Matrix]
 Bound = tuple[Executable, Callable[[], None]]
@@ -29,7 +29,7 @@ Executables = Mapping[str, Mapping[int, Executable]]
 """By role (processor.package.roles) and bucket."""
 
 
-class Ends(NamedTuple):
+class IoShape(NamedTuple):
     """The ends of a role's executables. width: of the input. outputs: name -> columns. rows: of the largest bucket."""
 
     width: int
@@ -41,13 +41,15 @@ class Buffers:
     """Input and outputs per role, and the runs bound to them by bucket. counts: int64 [T, 2], lookups and misses by
     table. block: what the batches were like."""
 
-    def __init__(self, ends: Mapping[str, Ends], tables: int, outputs: int, allocate: Allocate = aligned) -> None:
+    def __init__(
+        self, io_shapes: Mapping[str, IoShape], tables: int, outputs: int, allocate: Allocate = aligned
+    ) -> None:
         """ends: of the executables of each role. outputs: how many the model has. allocate: zeros of a shape."""
         self.counts: NDArray[np.int64] = np.zeros((max(1, tables), 2), np.int64)
-        self.block = Block(outputs)
+        self.block = StatsBlock(outputs)
         self._whole: dict[str, tuple[Matrix, Outputs]] = {
             role: (allocate((rows, width)), {name: allocate((rows, n)) for name, n in outputs.items()})
-            for role, (width, outputs, rows) in ends.items()
+            for role, (width, outputs, rows) in io_shapes.items()
         }
         self._arrays: dict[Key, tuple[Matrix, Outputs]] = {}
         self._bound: dict[Key, Bound] = {}
@@ -64,7 +66,7 @@ class Buffers:
         if bound is None or bound[0] is not executable:
             bound = self._ahead.get(key)
             if bound is None or bound[0] is not executable:
-                bound = (executable, executable.bind(*self._of(key)))
+                bound = (executable, executable.bind_buffers(*self._of(key)))
             self._bound[key] = bound
         x, outputs = self._arrays[key]
         return x, outputs, bound[1]
@@ -72,7 +74,7 @@ class Buffers:
     def bind_ahead(self, executables: Executables, run: bool = False) -> None:
         """Binds all of them for batches to come. run: also runs each once; only while no session has these buffers."""
         ahead = {
-            (role, bucket): (e, e.bind(*self._of((role, bucket))))
+            (role, bucket): (e, e.bind_buffers(*self._of((role, bucket))))
             for role, part in executables.items()
             for bucket, e in part.items()
         }
@@ -81,7 +83,7 @@ class Buffers:
                 call()
         self._ahead = ahead
 
-    def settle(self, executables: Executables) -> None:
+    def drop_stale_runs(self, executables: Executables) -> None:
         """Lets go of runs of other executables than these, which are all that sessions will ask for: so that whoever
         calls this frees what they hold, and not the session that meets its successor."""
         for key, bound in list(self._bound.items()):

@@ -70,8 +70,8 @@ class OnnxRuntime:
         offered = self.module.get_available_providers()
         return [target for target, provider in PROVIDERS.items() if provider in offered]
 
-    def open(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
-        """See processor.backends.base.Backend.open."""
+    def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
+        """See processor.backends.base.Backend.open_program."""
         return _Program(self, width, dict(outputs), threads)
 
 
@@ -124,7 +124,7 @@ class _Program:
         """Records and replays once; raises what that does."""
         x = np.zeros((bucket, self._width), np.float32)
         outputs = {name: np.zeros((bucket, n), np.float32) for name, n in self._columns.items()}
-        run = _Executable(session, bucket, self._width, self._columns).bind(x, outputs)
+        run = _Executable(session, bucket, self._width, self._columns).bind_buffers(x, outputs)
         run(), run()
 
     def _open(self, artefact: Artefact, weights: Weights, more: dict[str, str]) -> Any:
@@ -191,8 +191,8 @@ class _Executable:
         self.bucket = bucket
         self._session, self._width, self._columns = session, width, columns
 
-    def bind(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """See processor.backends.base.Executable.bind."""
+    def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+        """See processor.backends.base.Executable.bind_buffers."""
         check_buffers(self.bucket, self._width, self._columns, x, outputs)
         if self._session.device != "cpu":
             return _DeviceRun(self._session, x, outputs)

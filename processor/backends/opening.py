@@ -27,9 +27,9 @@ from typing import Protocol
 
 import numpy as np
 
+from freshet_serving.processor.backends.artefact_file import sha256, unpack
 from freshet_serving.processor.backends.base import Artefact, Backend, Matrix, Program
 from freshet_serving.processor.backends.bounded import MAX_ROWS, ROWS, BoundedProgram, ScoreBound
-from freshet_serving.processor.backends.capsule import sha256, unpack
 from freshet_serving.processor.backends.registry import load_backend
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 from freshet_serving.processor.machine import Machine, this_machine
@@ -50,7 +50,7 @@ class Package(Protocol):
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedPrograms:
     """programs: what serves, one a backend. chosen: bucket -> the manifest's entry. refused: why others are not.
     bounded: what holds those of a lower precision."""
 
@@ -88,7 +88,7 @@ def open_programs(
     machine: Machine | None = None,
     load: Callable[[str], Backend] = load_backend,
     role: str = WHOLE,
-) -> Opened:
+) -> OpenedPrograms:
     """The programs that serve one part of a version's dense graph here; raises why a bucket cannot be served at all.
 
     width, outputs: of that part; outputs: name -> columns. threads: that one run may use. runs: at once. machine, load:
@@ -100,7 +100,7 @@ def open_programs(
     if not entries_of_role:
         raise Corrupt("manifest.executables: the version is not compiled; run `freshet compile`")
     backends: dict[str, Backend] = {}
-    opened = Opened([], {}, machine=machine)
+    opened = OpenedPrograms([], {}, machine=machine)
     errors: dict[int, FreshetError] = {}
 
     def serve(entry: ExecutableEntry, anew: bool, programs: dict[str, Program]) -> bool:
@@ -111,7 +111,7 @@ def open_programs(
             if name not in backends:
                 backends[name] = load(name)
             artefact = _artefact(package, entry, backends[name], anew)
-            program = programs.get(name) or backends[name].open(width, outputs, threads, runs)
+            program = programs.get(name) or backends[name].open_program(width, outputs, threads, runs)
             program.add(artefact)
         except FreshetError as error:
             errors.setdefault(bucket, error)

@@ -61,8 +61,8 @@ class OpenVino:
         self.module: Any = openvino
         self.library = f"openvino {openvino.__version__.partition('-')[0]}"
 
-    def open(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> OpenVinoProgram:
-        """See processor.backends.base.Backend.open."""
+    def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> OpenVinoProgram:
+        """See processor.backends.base.Backend.open_program."""
         return OpenVinoProgram(self, width, dict(outputs), threads, runs)
 
 
@@ -193,8 +193,8 @@ class _Executable:
         for run in warm:
             run()
 
-    def bind(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """See processor.backends.base.Executable.bind."""
+    def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+        """See processor.backends.base.Executable.bind_buffers."""
         check_buffers(self.bucket, self._width, self._columns, x, outputs)
         request = None
         with suppress(IndexError):

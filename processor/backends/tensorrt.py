@@ -48,8 +48,8 @@ class TensorRt:
         self.library = f"tensorrt {tensorrt.__version__}"
         self.logger = tensorrt.Logger(tensorrt.Logger.ERROR)
 
-    def open(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
-        """See processor.backends.base.Backend.open."""
+    def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
+        """See processor.backends.base.Backend.open_program."""
         return _Program(self, width, dict(outputs))
 
     def build(self, model: bytes, bucket: int, width: int, precision: str) -> bytes:
@@ -136,8 +136,8 @@ class _Executable:
         self.bucket = bucket
         self._engine, self._cuda, self._width, self._columns = engine, cuda, width, columns
 
-    def bind(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """See processor.backends.base.Executable.bind."""
+    def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+        """See processor.backends.base.Executable.bind_buffers."""
         check_buffers(self.bucket, self._width, self._columns, x, outputs)
         context = self._engine.create_execution_context()
         buffers = {name: DeviceBuffer(self._cuda, array.nbytes) for name, array in {INPUT: x, **outputs}.items()}

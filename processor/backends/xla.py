@@ -64,8 +64,8 @@ class Xla:
             raise missing("xla", "jaxlib", "xla") from None
         self.library = f"jaxlib {jaxlib.__version__}"
 
-    def open(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> XlaProgram:
-        """See processor.backends.base.Backend.open. CPU runs beyond `threads` threads share the client's."""
+    def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> XlaProgram:
+        """See processor.backends.base.Backend.open_program. CPU runs beyond `threads` threads share the client's."""
         return XlaProgram(self, width, dict(outputs), threads)
 
 
@@ -176,7 +176,9 @@ class _Cpu:
         put = _jax.batched_device_put
 
         def view(array: Array) -> Any:
-            return put(_Like(array.shape, array.dtype), sharding, [array], [place], True, False, semantics, False)
+            return put(
+                _AbstractValue(array.shape, array.dtype), sharding, [array], [place], True, False, semantics, False
+            )
 
         self._view = view
         self._handler, self._sharding = xla_client.array_result_handler, sharding
@@ -202,7 +204,7 @@ class _Cpu:
         return buffer, refill
 
     def handler(self, shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT32) -> Any:
-        return self._handler(_Like(shape, dtype), self._sharding, True, True)
+        return self._handler(_AbstractValue(shape, dtype), self._sharding, True, True)
 
     def fetch(self, result: Any, into: Matrix) -> None:
         result.block_until_ready()
@@ -210,7 +212,7 @@ class _Cpu:
 
 
 @dataclass(frozen=True, slots=True)
-class _Like:
+class _AbstractValue:
     """What jaxlib asks of an abstract value, which jax would bring."""
 
     shape: tuple[int, ...]
@@ -295,8 +297,8 @@ class _Executable:
         self._executable, self._on, self._weights = executable, on, weights
         self._width, self._columns = width, columns
 
-    def bind(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """See processor.backends.base.Executable.bind."""
+    def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+        """See processor.backends.base.Executable.bind_buffers."""
         check_buffers(self.bucket, self._width, self._columns, x, outputs)
         # Results come in the order of the compiler, which is that of their names.
         ends = [outputs[name] for name in sorted(outputs)]
@@ -308,7 +310,7 @@ class _Executable:
         """Runs once; raises BadInput unless the executable takes and gives what it is to."""
         x = aligned((self.bucket, self._width))
         outputs = {name: aligned((self.bucket, n)) for name, n in self._columns.items()}
-        run = self.bind(x, outputs)
+        run = self.bind_buffers(x, outputs)
         assert isinstance(run, _Run)
         try:
             nbytes = [int(result.on_device_size_in_bytes()) for result in run.results()]

@@ -38,7 +38,7 @@ OPTIONS |= dict.fromkeys(LIMITS, (int,))
 INTERNAL = 500, b"the request failed for a reason that is not its own"
 
 
-class Embedded:
+class EmbeddedModel:
     """One model of a repository, kept up to date."""
 
     def __init__(self, config: bytes) -> None:
@@ -84,13 +84,13 @@ class Embedded:
 
 
 _numbers = itertools.count(1)
-_open: dict[int, Embedded] = {}
+_open: dict[int, EmbeddedModel] = {}
 
 
 def initialize(config: bytes) -> tuple[int, bytes]:
     """A number above 0 and nothing, or 0 and what was wrong."""
     try:
-        embedded = Embedded(config)
+        embedded = EmbeddedModel(config)
     except FreshetError as error:
         return 0, str(error).encode(errors="replace")
     except Exception:
@@ -108,7 +108,7 @@ def process(number: int, data: bytes) -> tuple[int, bytes]:
 
 def info(number: int) -> tuple[int, bytes]:
     """Status, and JSON or message."""
-    return _answered(number, Embedded.info)
+    return _answered(number, EmbeddedModel.info)
 
 
 def close(number: int) -> None:

@@ -21,7 +21,7 @@ from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.eas.message_tree import MessageTree
 from freshet_serving.processor.eas.predict_messages import FILES
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.limits import DEFAULTS, Extent, RequestLimits
+from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
 from freshet_serving.processor.package.manifest import Input, Manifest
 
 SIGNATURE = "serving_default"
@@ -46,7 +46,7 @@ def decode(
 ) -> tuple[dict[str, Column], tuple[str, ...]]:
     """A serialized PredictRequest as the model's inputs, and the outputs that it wants, none for all. Raises BadInput,
     TooLarge."""
-    _tree.check(data, limits)
+    _tree.check_limits(data, limits)
     try:
         request = Request.FromString(data)
     except DecodeError:
@@ -65,7 +65,7 @@ def decode(
     for name in wanted:
         if name not in outputs or wanted.count(name) > 1:
             raise BadInput(f"output_filter: one of {', '.join(outputs)}, each once, wanted, got {name[:64]!r}")
-    extent = Extent(limits)
+    extent = RequestSize(limits)
     return {spec.name: _column(spec, request.inputs[spec.name], extent) for spec in manifest.inputs}, wanted
 
 
@@ -81,7 +81,7 @@ def encode(outputs: Mapping[str, NDArray[np.float32]], wanted: Sequence[str] = (
     return data
 
 
-def _column(spec: Input, array: Any, extent: Extent) -> Column:
+def _column(spec: Input, array: Any, extent: RequestSize) -> Column:
     number, named, held = TYPES[spec.dtype]
     if array.dtype != number:
         raise BadInput(f"{spec.name}: {named} wanted, got data type {array.dtype}")

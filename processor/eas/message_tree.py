@@ -51,7 +51,7 @@ class MessageTree:
         """See kernels.wire_format.count_nodes."""
         return int(count_nodes(np.frombuffer(data, np.uint8), self._kinds))
 
-    def check(self, data: bytes | memoryview, limits: RequestLimits) -> None:
+    def check_limits(self, data: bytes | memoryview, limits: RequestLimits) -> None:
         """Raises TooLarge."""
         # A message of nothing is the shortest of its weight: two bytes.
         if HOLDER * len(data) > 2 * limits.max_nodes and (nodes := self.count(data)) > limits.max_nodes:

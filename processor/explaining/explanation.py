@@ -36,18 +36,18 @@ from freshet_serving.processor.backends.cost import CostTable
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.explaining.feature_values import FeatureValues, feature_values
-from freshet_serving.processor.explaining.movers import ScoredRow, alike, changes, movers
+from freshet_serving.processor.explaining.movers import ScoredRow, changes, comparable, movers
 from freshet_serving.processor.explaining.row_origins import DELTA, FILE, REMOVED, UNKNOWN, RowOrigin, row_origins
-from freshet_serving.processor.explaining.spare_executable import Score, SpareExecutables, Way
+from freshet_serving.processor.explaining.spare_executable import Score, ScoringPath, SpareExecutables
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.manifest import CANDIDATE, WHOLE
-from freshet_serving.processor.package.mapped_file import SIZES
+from freshet_serving.processor.repository.mapped_file import SIZES
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.tables.table import descriptors
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.versions.served_version import AsOf, ServedVersion
+from freshet_serving.processor.versions.served_version import PastState, ServedVersion
 
 MAX_IDS, MAX_NUMBERS = 4096, 65536
 PATIENCE_S = 10.0
@@ -56,7 +56,7 @@ PATIENCE_S = 10.0
 Rows = NDArray[np.float32]
 
 
-class Question(NamedTuple):
+class GenerationRef(NamedTuple):
     """One side of an explanation. step: of the version's chain, None for what is served."""
 
     version: ServedVersion
@@ -64,10 +64,10 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Reading:
+class _RowReads:
     """A row as a generation of a version reads it. rows: by feature those of its ids; origins: where they come from."""
 
-    standing: AsOf
+    standing: PastState
     served: bool
     x: Rows
     rows: list[Rows]
@@ -90,8 +90,8 @@ class Explainer:
         self,
         inputs: Mapping[str, Column],
         row: int,
-        asked: Question,
-        against: Question | None = None,
+        asked: GenerationRef,
+        against: GenerationRef | None = None,
         *,
         limits: RequestLimits | None = None,
         vectors: bool = False,
@@ -107,7 +107,7 @@ class Explainer:
             if against is not None:
                 second, _, told = self._side(inputs, row, against, limits, vectors)
                 answer["sides"].append(told)
-                if alike(first.manifest, second.manifest):
+                if comparable(first.manifest, second.manifest):
                     answer["change"] = changes(first.outputs, second.outputs)
                     answer["moved"], answer["moved_left_out"] = movers(first, second)
                 else:
@@ -116,19 +116,19 @@ class Explainer:
                     )
             return answer
 
-    def reaches(self, question: Question) -> bool:
+    def reaches(self, question: GenerationRef) -> bool:
         """Whether a generation can be explained now."""
         with self._locked(question.version):
             return question.step is None or question.version.as_of(question.step) is not None
 
     def _side(
-        self, inputs: Mapping[str, Column], row: int, asked: Question, limits: RequestLimits | None, vectors: bool
+        self, inputs: Mapping[str, Column], row: int, asked: GenerationRef, limits: RequestLimits | None, vectors: bool
     ) -> tuple[ScoredRow, int, dict[str, Any]]:
         """One side: the row as it is scored, rows of the request, and all of it as JSON has it."""
         version, manifest = asked.version, asked.version.manifest
         began_s = time.perf_counter()
         plan = self._plan(version)
-        bound = plan.bind(inputs, limits)
+        bound = plan.bind_inputs(inputs, limits)
         if not 0 <= row < bound.rows:
             raise BadInput(f"row: 0 to {bound.rows - 1} wanted, got {row}")
         values = feature_values(manifest, plan, inputs, bound, row)
@@ -217,7 +217,7 @@ def _read(
     bound: BoundRequest,
     row: int,
     values: list[FeatureValues],
-) -> _Reading:
+) -> _RowReads:
     """The row as of a step; raises Conflict for one that is out of reach. Under the version's lock."""
     served = version.change.generation.step
     standing = version.as_of(served if step is None else step)
@@ -244,7 +244,7 @@ def _read(
     plan.fill(tables, standing.epoch, [bound], np.array([[row, 1]], np.int64), x, counts)
     filled_s = time.perf_counter()
     is_served = standing.generation.step == served
-    return _Reading(standing, is_served, x[0], rows, origins, looked_s - began_s, filled_s - looked_s)
+    return _RowReads(standing, is_served, x[0], rows, origins, looked_s - began_s, filled_s - looked_s)
 
 
 def _out_of_reach(version: ServedVersion, step: int) -> str:
@@ -259,25 +259,25 @@ def _out_of_reach(version: ServedVersion, step: int) -> str:
     )
 
 
-def _way(version: ServedVersion, bound: BoundRequest, row: int) -> Way:
+def _way(version: ServedVersion, bound: BoundRequest, row: int) -> ScoringPath:
     """How a row would be scored, if its request came alone: in parts where a session would do so."""
     costs: dict[str, dict[int, float]] = {}
     for entry in version.manifest.executables:
         costs.setdefault(entry.role, {}).setdefault(entry.bucket, entry.cost_us or float(entry.bucket))
-    turns = version.replicas.parts_turns
-    if bound.once and sum(rows <= bound.rows for rows in turns) % 2:
-        return Way(_covering(CostTable(costs[CANDIDATE]).cover(bound.rows), row), parts=True)
+    thresholds = version.replicas.user_split_thresholds
+    if bound.user_split and sum(rows <= bound.rows for rows in thresholds) % 2:
+        return ScoringPath(_covering(CostTable(costs[CANDIDATE]).bucket_plan(bound.rows), row), parts=True)
     # Where no worker has reported yet there are none that were measured.
-    return Way(_covering(CostTable(version.replicas.cost or costs[WHOLE]).cover(bound.rows), row))
+    return ScoringPath(_covering(CostTable(version.replicas.cost or costs[WHOLE]).bucket_plan(bound.rows), row))
 
 
-def _covering(cover: Sequence[int], row: int) -> int:
+def _covering(bucket_plan: Sequence[int], row: int) -> int:
     """The bucket of a cover that a row lies in."""
-    ends = np.cumsum(cover)
-    return cover[int(np.searchsorted(ends, row, side="right"))]
+    ends = np.cumsum(bucket_plan)
+    return bucket_plan[int(np.searchsorted(ends, row, side="right"))]
 
 
-def _told(version: ServedVersion, v: FeatureValues, n: int, read: _Reading, vectors: bool) -> dict[str, Any]:
+def _told(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vectors: bool) -> dict[str, Any]:
     """What a feature has read, as JSON has it."""
     f = v.feature
     fed = read.x[f.offset : f.offset + f.width]

@@ -33,7 +33,7 @@ class ScoredRow(NamedTuple):
     score: Callable[[Row], Scores]
 
 
-def alike(one: Manifest, other: Manifest) -> bool:
+def comparable(one: Manifest, other: Manifest) -> bool:
     """Whether the features of two versions have the same columns, and their scores the same names."""
 
     def shape(m: Manifest) -> Any:
@@ -44,7 +44,7 @@ def alike(one: Manifest, other: Manifest) -> bool:
 
 def movers(side: ScoredRow, other: ScoredRow) -> tuple[list[dict[str, Any]], int]:
     """How far a score falls when one thing is as `other` has it, the largest first, as JSON has it; and how many of the
-    smallest were left out. Of versions that are alike()."""
+    smallest were left out. Of versions that are comparable()."""
     features = [f for f in side.manifest.features if _differs(side.x, other.x, f.offset, f.width)]
     changed = np.repeat(side.x[None], len(features), 0)
     for row, f in zip(changed, features):

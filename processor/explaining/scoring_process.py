@@ -39,10 +39,10 @@ from numpy.typing import NDArray
 from freshet_serving.processor import errors
 from freshet_serving.processor.backends.base import Matrix, Weights, weights_hash
 from freshet_serving.processor.errors import FreshetError, NotReady
-from freshet_serving.processor.explaining.spare_executable import SpareExecutables, SpareRun, Way
+from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables, SpareRun
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.tensors import Tensors, crc32, parse_tensors, write_tensors
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 
 log = logging.getLogger("freshet.explain")
 
@@ -62,7 +62,7 @@ class ScoringProcess:
         self._socket: socket.socket | None = None
         self._end: Callable[[], object] = lambda: None
 
-    def score(self, files: VersionReader, way: Way, dense: Weights, x: Matrix) -> SpareRun:
+    def score(self, files: VersionReader, way: ScoringPath, dense: Weights, x: Matrix) -> SpareRun:
         """See processor.explaining.spare_executable.Score."""
         manifest = np.frombuffer(files.manifest.to_json(), np.uint8)
         # Bytes come last: what lies behind them would not be aligned.
@@ -157,7 +157,7 @@ def _answered(
         dense = weights.setdefault(weights_hash(sent, list(sent)), sent)
         _forget(weights, WEIGHTS_KEPT)
         files = readers[key]
-        ran = spares.score(files, Way(*json.loads(asked.metadata["way"])), dense, asked.arrays[X])
+        ran = spares.score(files, ScoringPath(*json.loads(asked.metadata["way"])), dense, asked.arrays[X])
         told = {
             "entry": files.manifest.executables.index(ran.entry),
             "computes": ran.computes,

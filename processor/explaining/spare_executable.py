@@ -26,10 +26,10 @@ import numpy as np
 
 from freshet_serving.processor.backends.base import Executable, Matrix, Weights, aligned
 from freshet_serving.processor.backends.bounded import outputs_of
-from freshet_serving.processor.backends.opening import Opened, Package, open_programs
+from freshet_serving.processor.backends.opening import OpenedPrograms, Package, open_programs
 from freshet_serving.processor.package.manifest import CANDIDATE, USER, WHOLE, ExecutableEntry, Manifest
-from freshet_serving.processor.package.roles import LENT, Division, columns, division, lend
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.package.roles import USER_VECTOR, UserSplitSpec, columns, division, write_user_vector
+from freshet_serving.processor.repository.version import VersionReader
 
 KEPT, WEIGHTS_KEPT = 4, 2
 
@@ -46,7 +46,7 @@ class SpareRun(NamedTuple):
     execute_s: float
 
 
-class Way(NamedTuple):
+class ScoringPath(NamedTuple):
     """How rows are scored. bucket: that they are run in. parts: the user's part first, then that of candidates, which
     the bucket is of (processor.package.roles)."""
 
@@ -54,13 +54,13 @@ class Way(NamedTuple):
     parts: bool = False
 
 
-Score = Callable[[VersionReader, Way, Weights, Matrix], SpareRun]
+Score = Callable[[VersionReader, ScoringPath, Weights, Matrix], SpareRun]
 """Scores rows x [n, width] of a version's dense graph by its executables, with these weights; raises FreshetError where
 they cannot be had."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Spare:
+class _OpenExecutable:
     executable: Executable
     entry: ExecutableEntry
     computes: str
@@ -72,8 +72,8 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class _Bucket:
-    opened: Opened
-    packed: list[tuple[Weights, _Spare]] = field(default_factory=list)
+    opened: OpenedPrograms
+    packed: list[tuple[Weights, _OpenExecutable]] = field(default_factory=list)
 
 
 class SpareExecutables:
@@ -82,7 +82,7 @@ class SpareExecutables:
     def __init__(self) -> None:
         self._kept: weakref.WeakKeyDictionary[VersionReader, dict[Key, _Bucket]] = weakref.WeakKeyDictionary()
 
-    def score(self, files: VersionReader, way: Way, dense: Weights, x: Matrix) -> SpareRun:
+    def score(self, files: VersionReader, way: ScoringPath, dense: Weights, x: Matrix) -> SpareRun:
         """See Score."""
         began_s = time.perf_counter()
         outputs = {o.name: o.columns for o in files.manifest.outputs}
@@ -102,7 +102,9 @@ class SpareExecutables:
         told = f"user's part {user.computes}, candidates {candidate.computes}"
         return SpareRun(scores, candidate.entry, told, open_s, execute_s)
 
-    def _get(self, files: VersionReader, key: Key, dense: Weights, width: int, outputs: Mapping[str, int]) -> _Spare:
+    def _get(
+        self, files: VersionReader, key: Key, dense: Weights, width: int, outputs: Mapping[str, int]
+    ) -> _OpenExecutable:
         kept, (role, bucket) = self._kept.setdefault(files, {}), key
         found = kept.pop(key, None)
         if found is None:
@@ -115,7 +117,7 @@ class SpareExecutables:
                 return spare
         (program,) = found.opened.programs
         executable = program.with_weights(dense)[bucket]
-        spare = _Spare(executable, found.opened.chosen[bucket], found.opened.computes()[bucket])
+        spare = _OpenExecutable(executable, found.opened.chosen[bucket], found.opened.computes()[bucket])
         found.packed = [*found.packed[1 - WEIGHTS_KEPT :], (dense, spare)]
         return spare
 
@@ -133,17 +135,17 @@ class _OneBucket:
 
 
 def _in_parts(
-    parts: Division, user: Executable, candidate: Executable, x: Matrix, outputs: Mapping[str, int]
+    parts: UserSplitSpec, user: Executable, candidate: Executable, x: Matrix, outputs: Mapping[str, int]
 ) -> dict[str, Matrix]:
     """Outputs for rows x [n, width] of the whole graph, each a request of its own: a lane holds one user."""
-    users = outputs_of(user, np.ascontiguousarray(x[:, columns(parts.user.features)]), parts.user.outputs)[LENT]
+    users = outputs_of(user, np.ascontiguousarray(x[:, columns(parts.user.features)]), parts.user.outputs)[USER_VECTOR]
     given = aligned((candidate.bucket, parts.candidate.width))
     room = {name: aligned((candidate.bucket, count)) for name, count in outputs.items()}
     found = {name: np.empty((len(x), count), np.float32) for name, count in outputs.items()}
-    run, own = candidate.bind(given, room), columns(parts.candidate.features)
+    run, own = candidate.bind_buffers(given, room), columns(parts.candidate.features)
     for n, row in enumerate(x):
         given[:, : len(own)] = row[own]
-        lend(parts, users[n], given)
+        write_user_vector(parts, users[n], given)
         run()
         for name, values in room.items():
             found[name][n] = values[0]
@@ -154,7 +156,7 @@ def _timed(executable: Executable, x: Matrix, columns: Mapping[str, int]) -> flo
     """Seconds of one run of the bucket, warm. x: float32 [width], all of its rows."""
     given = aligned((executable.bucket, len(x)))
     given[:] = x
-    run = executable.bind(given, {name: aligned((executable.bucket, count)) for name, count in columns.items()})
+    run = executable.bind_buffers(given, {name: aligned((executable.bucket, count)) for name, count in columns.items()})
     run()
     began_s = time.perf_counter()
     run()

@@ -27,7 +27,7 @@ MAX_VALUES = 1 << 24
 INT32 = np.int64(2**32), np.int64(2**31)
 
 
-class Flat(NamedTuple):
+class FlatColumn(NamedTuple):
     """A column's values one after another: `width` a row, or by splits."""
 
     values: Any
@@ -35,7 +35,7 @@ class Flat(NamedTuple):
     width: int = 1
     splits: NDArray[np.int64] | None = None
 
-    def like(self, values: Any) -> Flat:
+    def like(self, values: Any) -> FlatColumn:
         return self._replace(values=values)
 
     @property
@@ -67,15 +67,15 @@ class Transforms:
         return found
 
 
-def _flat(column: Column, width: int) -> Flat:
+def _flat(column: Column, width: int) -> FlatColumn:
     if isinstance(column, Ragged):
-        return Flat(column.values, len(column), 1, np.ascontiguousarray(column.row_splits, np.int64))
+        return FlatColumn(column.values, len(column), 1, np.ascontiguousarray(column.row_splits, np.int64))
     if isinstance(column, Strings):
-        return Flat(column, len(column) // width, width)
-    return Flat(np.ascontiguousarray(column).reshape(-1), len(column), width)
+        return FlatColumn(column, len(column) // width, width)
+    return FlatColumn(np.ascontiguousarray(column).reshape(-1), len(column), width)
 
 
-def _column(made: Flat, shape: ColumnShape) -> Column:
+def _column(made: FlatColumn, shape: ColumnShape) -> Column:
     if made.splits is not None:
         return Ragged(made.values, made.splits)
     if isinstance(made.values, Strings) or not shape.columns:
@@ -85,11 +85,11 @@ def _column(made: Flat, shape: ColumnShape) -> Column:
     return matrix
 
 
-Op = Callable[[Transform, Sequence[Flat]], Flat]
+Op = Callable[[Transform, Sequence[FlatColumn]], FlatColumn]
 
 
 def _hash(how: int) -> Op:
-    def run(t: Transform, given: Sequence[Flat]) -> Flat:
+    def run(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
         buckets, *key = t.integers
         hashes = fingerprints(given[0].values, how, (key[0], key[1]) if key else (0, 0))
         return given[0].like((hashes % np.uint64(buckets)).view(np.int64))
@@ -97,7 +97,7 @@ def _hash(how: int) -> Op:
     return run
 
 
-def _text(t: Transform, given: Sequence[Flat]) -> Flat:
+def _text(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     (form,), values = t.texts, given[0].values
     if form == "%d":
         data, offsets = np.empty(texts.DIGITS * len(values), np.uint8), np.empty(len(values) + 1, np.int64)
@@ -113,7 +113,7 @@ def _text(t: Transform, given: Sequence[Flat]) -> Flat:
     return given[0].like(Strings.of([s.replace("inf", "nan") if sign else s for s, sign in zip(written, signs)]))
 
 
-def _join(t: Transform, given: Sequence[Flat]) -> Flat:
+def _join(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     rows, width = _rows_of(t, given), max(f.width for f in given)
     splits = given[0].splits
     count = len(given[0].values) if splits is not None else rows * width
@@ -133,10 +133,10 @@ def _join(t: Transform, given: Sequence[Flat]) -> Flat:
     data, ends = np.empty(int(offsets[-1]), np.uint8), offsets[:-1].copy()
     for strings, picks in parts:
         texts.append(strings.data, strings.offsets, picks, ends, data)
-    return Flat(Strings(data, offsets), rows, width, splits)
+    return FlatColumn(Strings(data, offsets), rows, width, splits)
 
 
-def _places(flat: Flat, count: int, width: int) -> NDArray[np.int64]:
+def _places(flat: FlatColumn, count: int, width: int) -> NDArray[np.int64]:
     """Which value of a column stands at each of `count` places of rows of `width`."""
     if flat.splits is not None or count == len(flat.values):
         return np.arange(count, dtype=np.int64)
@@ -147,7 +147,7 @@ def _places(flat: Flat, count: int, width: int) -> NDArray[np.int64]:
     return at
 
 
-def _rows_of(t: Transform, given: Sequence[Flat]) -> int:
+def _rows_of(t: Transform, given: Sequence[FlatColumn]) -> int:
     """The rows of columns that stand side by side; those of one are broadcast."""
     rows = {f.rows for f in given} - {1}
     if len(rows) > 1:
@@ -157,7 +157,7 @@ def _rows_of(t: Transform, given: Sequence[Flat]) -> int:
 
 
 def _case(first: bytes, last: bytes, by: int) -> Op:
-    def run(t: Transform, given: Sequence[Flat]) -> Flat:
+    def run(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
         strings = given[0].values
         start, stop = int(strings.offsets[0]), int(strings.offsets[-1])
         data = strings.data[start:stop].copy()
@@ -167,7 +167,7 @@ def _case(first: bytes, last: bytes, by: int) -> Op:
     return run
 
 
-def _strip(t: Transform, given: Sequence[Flat]) -> Flat:
+def _strip(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     strings = given[0].values
     data, offsets = np.empty(int(strings.offsets[-1] - strings.offsets[0]), np.uint8), np.empty_like(strings.offsets)
     nbytes = texts.strip(strings.data, strings.offsets, data, offsets)
@@ -179,13 +179,13 @@ def _normal(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(np.abs(values) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), values), values)
 
 
-def _bucketize(t: Transform, given: Sequence[Flat]) -> Flat:
+def _bucketize(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     found = np.searchsorted(np.array(t.floats, np.float32), _normal(given[0].values), side="right")
     return given[0].like(found.astype(np.int64))
 
 
 def _arithmetic(function: Callable[..., Any]) -> Op:
-    def run(t: Transform, given: Sequence[Flat]) -> Flat:
+    def run(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
         a = given[0]
         with np.errstate(over="ignore"):
             if len(given) == 1:
@@ -193,12 +193,12 @@ def _arithmetic(function: Callable[..., Any]) -> Op:
                 return a.like(np.ascontiguousarray(function(a.values.reshape(-1, len(other)), other).reshape(-1)))
             rows, width = _rows_of(t, given), max(f.width for f in given)
             pair = (f.values[_places(f, rows * width, width)] for f in given)
-            return Flat(function(*pair), rows, width)
+            return FlatColumn(function(*pair), rows, width)
 
     return run
 
 
-def _int32(t: Transform, given: Sequence[Flat]) -> Flat:
+def _int32(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     return given[0].like(given[0].values.astype(np.int32).astype(np.int64))
 
 
@@ -214,13 +214,13 @@ def _taken(values: Any, places: NDArray[np.int64]) -> Any:
     return Strings(data, offsets)
 
 
-def _pick(t: Transform, given: Sequence[Flat]) -> Flat:
+def _pick(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     f, columns = given[0], np.array(t.integers, np.int64)
     places = (np.arange(f.rows, dtype=np.int64)[:, None] * f.width + columns).reshape(-1)
-    return Flat(_taken(f.values, places), f.rows, len(columns))
+    return FlatColumn(_taken(f.values, places), f.rows, len(columns))
 
 
-def _side_by_side(t: Transform, given: Sequence[Flat]) -> Flat:
+def _side_by_side(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     rows, width = _rows_of(t, given), sum(f.width for f in given)
     starts = np.cumsum([0, *(len(f.values) for f in given)])
     places = [
@@ -232,14 +232,14 @@ def _side_by_side(t: Transform, given: Sequence[Flat]) -> Flat:
         whole: Any = Strings.of([s for strings in values for s in strings.tolist()])
     else:
         whole = np.concatenate(values)
-    return Flat(_taken(whole, np.concatenate(places, 1).reshape(-1).astype(np.int64)), rows, width)
+    return FlatColumn(_taken(whole, np.concatenate(places, 1).reshape(-1).astype(np.int64)), rows, width)
 
 
-def _kept(f: Flat, keep: NDArray[np.bool_]) -> Flat:
+def _kept(f: FlatColumn, keep: NDArray[np.bool_]) -> FlatColumn:
     """Ragged rows of the values to keep."""
     before = np.zeros(len(keep) + 1, np.int64)
     np.cumsum(keep, out=before[1:])
-    return Flat(_taken(f.values, np.flatnonzero(keep)), f.rows, 1, before[f.bounds])
+    return FlatColumn(_taken(f.values, np.flatnonzero(keep)), f.rows, 1, before[f.bounds])
 
 
 def _equal(values: Any, t: Transform) -> NDArray[np.bool_]:
@@ -254,23 +254,23 @@ def _equal(values: Any, t: Transform) -> NDArray[np.bool_]:
     return same
 
 
-def _mask(t: Transform, given: Sequence[Flat]) -> Flat:
+def _mask(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     tested, f = given
     if tested.rows != f.rows:
         raise BadInput(f"{_named(t)}: columns of as many rows wanted, got {tested.rows} and {f.rows}")
     return f.like(np.where(_equal(tested.values, t), np.int64(t.integers[-1]), f.values))
 
 
-def _to_whole(t: Transform, given: Sequence[Flat]) -> Flat:
+def _to_whole(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     with np.errstate(invalid="ignore"):
         return given[0].like(given[0].values.astype(f"int{t.integers[0]}").astype(np.int64))
 
 
-def _one_hot(t: Transform, given: Sequence[Flat]) -> Flat:
+def _one_hot(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     f, (size,) = given[0], t.integers
     _check_count(t, len(f.values) * size)
     hot = (f.values[:, None] == np.arange(size)).astype(np.float32)
-    return Flat(hot.reshape(-1), f.rows, f.width * size)
+    return FlatColumn(hot.reshape(-1), f.rows, f.width * size)
 
 
 def _check_count(t: Transform, count: int) -> None:
@@ -278,7 +278,7 @@ def _check_count(t: Transform, count: int) -> None:
         raise BadInput(f"{_named(t)}: at most {MAX_VALUES} numbers to be made of them wanted, got {count}")
 
 
-def _tally(t: Transform, given: Sequence[Flat]) -> Flat:
+def _tally(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     f, (size, once) = given[0], t.integers
     _check_count(t, f.rows * size)
     if f.values.min(initial=0) < 0:
@@ -286,32 +286,32 @@ def _tally(t: Transform, given: Sequence[Flat]) -> Flat:
     counts = np.zeros((f.rows, size), np.float32)
     row, known = np.repeat(np.arange(f.rows), f.width), f.values < size
     np.add.at(counts, (row[known], f.values[known]), np.float32(1.0))
-    return Flat(np.minimum(counts, 1.0 if once else np.inf).reshape(-1), f.rows, size)
+    return FlatColumn(np.minimum(counts, 1.0 if once else np.inf).reshape(-1), f.rows, size)
 
 
-def _drop(t: Transform, given: Sequence[Flat]) -> Flat:
+def _drop(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     return _kept(given[0], ~_equal(given[0].values, t))
 
 
-def _within(t: Transform, given: Sequence[Flat]) -> Flat:
+def _within(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     values, (low, high, otherwise) = given[0].values, (np.int64(n) for n in t.integers)
     return given[0].like(np.where((values < low) | (values >= high), otherwise, values))
 
 
-def _fill(t: Transform, given: Sequence[Flat]) -> Flat:
+def _fill(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     f, lengths = given[0], np.diff(given[0].bounds)
     splits = np.zeros(f.rows + 1, np.int64)
     np.cumsum(np.maximum(lengths, 1), out=splits[1:])
     values = np.full(int(splits[-1]), t.integers[0], np.int64)
     values[np.repeat(lengths > 0, np.maximum(lengths, 1))] = f.values
-    return Flat(values, f.rows, 1, splits)
+    return FlatColumn(values, f.rows, 1, splits)
 
 
-def _empty(t: Transform, given: Sequence[Flat]) -> Flat:
-    return Flat((np.diff(given[0].bounds) == 0).astype(np.float32), given[0].rows)
+def _empty(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
+    return FlatColumn((np.diff(given[0].bounds) == 0).astype(np.float32), given[0].rows)
 
 
-def _cross(t: Transform, given: Sequence[Flat]) -> Flat:
+def _cross(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     rows = _rows_of(t, given)
     buckets, key = t.integers
     values = [fingerprints(f.values) if isinstance(f.values, Strings) else f.values.view(np.uint64) for f in given]
@@ -331,28 +331,28 @@ def _cross(t: Transform, given: Sequence[Flat]) -> Flat:
     ids = np.empty(int(ends[-1]), np.int64)
     crosses.cross(np.concatenate(values), starts, splits, ends, np.uint64(buckets), np.uint64(key), ids)
     if any(f.splits is not None for f in given):
-        return Flat(ids, rows, 1, ends)
-    return Flat(ids, rows, len(ids) // max(rows, 1))
+        return FlatColumn(ids, rows, 1, ends)
+    return FlatColumn(ids, rows, len(ids) // max(rows, 1))
 
 
-def _spread(f: Flat, values: NDArray[np.uint64], rows: int) -> tuple[Flat, NDArray[np.uint64]]:
+def _spread(f: FlatColumn, values: NDArray[np.uint64], rows: int) -> tuple[FlatColumn, NDArray[np.uint64]]:
     if f.rows == rows:
         return f, values
     each = len(values)
     splits = None if f.splits is None else np.arange(rows + 1, dtype=np.int64) * each
-    return Flat(f.values, rows, f.width, splits), np.tile(values, rows)
+    return FlatColumn(f.values, rows, f.width, splits), np.tile(values, rows)
 
 
 def _named(t: Transform) -> str:
     return f"inputs {', '.join(t.inputs)[:120]}"
 
 
-def _codes(t: Transform, given: Sequence[Flat]) -> Flat:
+def _codes(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     f, (seed, *sizes) = given[0], t.integers
     _check_count(t, len(f.values) * codes_a_value(t))
     ids = hash_strings(f.values, seed) if isinstance(f.values, Strings) else f.values
     keys = CODES[t.op](ids, *sizes)
-    return Flat(keys.reshape(-1), f.rows, 1, f.bounds * keys.shape[1])
+    return FlatColumn(keys.reshape(-1), f.rows, 1, f.bounds * keys.shape[1])
 
 
 OPS: dict[str, Op] = {
@@ -372,7 +372,7 @@ OPS: dict[str, Op] = {
     "int32": _int32,
     "pick": _pick,
     "side_by_side": _side_by_side,
-    "rows": lambda t, given: Flat(given[0].values, given[0].rows, 1, given[0].bounds),
+    "rows": lambda t, given: FlatColumn(given[0].values, given[0].rows, 1, given[0].bounds),
     "within": _within,
     "drop": _drop,
     "drop_below": lambda t, given: _kept(given[0], given[0].values >= np.int64(t.integers[0])),

@@ -94,7 +94,7 @@ class RequestLimits:
 DEFAULTS = RequestLimits()
 
 
-class Extent:
+class RequestSize:
     """The extent of one request, as far as its shapes are known: one object a request, told of each of its inputs."""
 
     __slots__ = ("_broadcast", "_ids", "_limits", "_rows")

@@ -1,18 +1,18 @@
 """The sparse graph of a model: a request's named inputs in, the dense graph's input matrix out.
 
-A SparsePlan is made once from the manifest. bind() checks a request against it and turns it into addresses; fill()
-runs the fused kernel over the bound requests of a batch. Bounds are checked in bind() and only there: the kernel
-trusts what bind() returns. So is the extent of a request, by shapes alone: before strings are hashed, transforms
-computed or a stage run (processor.features.limits).
+A SparsePlan is made once from the manifest. bind_inputs() checks a request against it and turns it into addresses;
+fill() runs the fused kernel over the bound requests of a batch. Bounds are checked in bind_inputs() and only there:
+the kernel trusts what bind_inputs() returns. So is the extent of a request, by shapes alone: before strings are
+hashed, transforms computed or a stage run (processor.features.limits).
 
 A float that is infinite, or is so once it is scaled, is refused, for what a network makes of it says nothing; NaN is a
 missing value. fill() meets every float anyway and raises Unfit once it has written them all; whose it was, and where,
-refusal() says, to whoever has to answer the batch. What a stage puts out is the model's own matter.
+non_finite_error() says, to whoever has to answer the batch. What a stage puts out is the model's own matter.
 
 What a version computes of a request's inputs by itself, such as hash buckets (processor.features.evaluation), is
-computed in bind() too, once they are checked. A version with a stage (processor.features.stage) has part of its inputs
-computed elsewhere: bind() checks the request, runs the stage on it once, and checks what the stage puts out as it
-checks what clients send. That takes as long as the stage does, so callers on an event loop bind such versions
+computed in bind_inputs() too, once they are checked. A version with a stage (processor.features.stage) has part of its
+inputs computed elsewhere: bind_inputs() checks the request, runs the stage on it once, and checks what the stage puts
+out as it checks what clients send. That takes as long as the stage does, so callers on an event loop bind such versions
 elsewhere.
 """
 
@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Packed, Places, Ragged, Strings
+from freshet_serving.processor.columns import BufferLayout, Column, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.evaluation import Transforms
-from freshet_serving.processor.features.limits import Extent, RequestLimits
+from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.features.stage import Stage
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.hashing import hash_strings
@@ -62,19 +62,19 @@ class BoundRequest(NamedTuple):
     ids: int
     words: bytes
     keep: Sequence[Any]
-    once: bool = False
+    user_split: bool = False
 
 
-class PackedLayout(NamedTuple):
+class BoundLayout(NamedTuple):
     """How every Packed of one Places is bound. sources: offset of the values, rows and stride of each."""
 
     rows: int
     ids: int
     sources: tuple[tuple[int, int, int], ...]
-    once: bool
+    user_split: bool
 
 
-class Unfit(BadInput):
+class NonFiniteInput(BadInput):
     """A float of a request is infinite, or is so once it is scaled. Whatever was to be filled has been."""
 
 
@@ -96,10 +96,10 @@ class Pooling(NamedTuple):
         """Writes rows spans[i] of each bound request, one request after another, into `out`; columns that no feature
         of these fills are left as they are. Raises Unfit."""
         if pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts):
-            raise Unfit("inputs: numbers that stay finite once they are scaled wanted")
+            raise NonFiniteInput("inputs: numbers that stay finite once they are scaled wanted")
 
 
-class Part(NamedTuple):
+class PoolingStep(NamedTuple):
     """Some features of one row, or some ids of one feature's list. columns are divided by divisor once they are
     filled."""
 
@@ -115,12 +115,12 @@ class Part(NamedTuple):
             out[0, self.columns] /= self.divisor
 
 
-class Alike(NamedTuple):
+class RowInvariants(NamedTuple):
     """What of a request is the same in all of its rows. ids: those of it. parts: to be filled one after another.
     varying: the features that differ between rows, in the columns that SparsePlan.fill() writes them to."""
 
     ids: int
-    parts: Sequence[Part]
+    parts: Sequence[PoolingStep]
     varying: Pooling
 
 
@@ -147,7 +147,10 @@ class SparsePlan:
         finite = {i.name for i in manifest.inputs if i.dtype == "float32" and i.name in read_here}
         # In the order of their sources' numbers: the request's inputs, the stage's outputs, the transforms.
         reads = [
-            (_Read(spec, name in looked_up, name in finite), [seed for owner, seed in self._sources if owner == name])
+            (
+                _InputReader(spec, name in looked_up, name in finite),
+                [seed for owner, seed in self._sources if owner == name],
+            )
             for name, spec in sources.items()
         ]
         self._transforms = Transforms(manifest)
@@ -160,7 +163,7 @@ class SparsePlan:
         user = {f.input for f in user_features(manifest.features)} if manifest.user_width else set()
         self._user = frozenset(user)
         self._features = {f.name: row for row, f in enumerate(manifest.features)}
-        self._layouts: dict[Places, PackedLayout] = {}
+        self._layouts: dict[BufferLayout, BoundLayout] = {}
         self._pack = Struct(f"={len(self._sources) * pool.INPUT_FIELDS}q").pack
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
         self.scaling = np.zeros((len(manifest.features), pool.SCALING_FIELDS), np.float32)
@@ -186,44 +189,44 @@ class SparsePlan:
             )
             self.scaling[row] = (f.log1p, f.mean, f.scale, np.inf if f.input in staged else pool.LARGEST)
 
-    def bind(self, inputs: Mapping[str, Column], limits: RequestLimits | None = None) -> BoundRequest:
+    def bind_inputs(self, inputs: Mapping[str, Column], limits: RequestLimits | None = None) -> BoundRequest:
         """Checks names, dtypes, shapes and rows; raises BadInput naming the input, the wanted and the got, and
         TooLarge.
 
         Inputs of one row are broadcast to the rows of the others. limits: of a request; None for what is no request.
         """
-        if type(inputs) is Packed and (layout := self._layout(inputs)) is not None:
+        if type(inputs) is PackedColumns and (layout := self._layout(inputs)) is not None:
             rows = layout.rows
             if limits is not None and (rows > limits.max_rows or rows * self._row_ids > limits.max_ids):
                 self._measure(inputs, limits)
             start = address_of_bytes(inputs.buffer) + inputs.start
             packed = [word for at, count, stride in layout.sources for word in (start + at, count, stride, 0)]
-            return BoundRequest(rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.once)
+            return BoundRequest(rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.user_split)
         if inputs.keys() != self._inputs.keys():
-            self._refuse_names(inputs)
+            self._reject_unknown_inputs(inputs)
         if limits is not None and not self._plain:
             self._measure(inputs, limits)
         words: list[int] = []
         keep: list[BoundInput] = []
-        rows, ids, once = self._read(self._reads, inputs, 1, words, keep)
+        rows, ids, user_split = self._read_inputs(self._reads, inputs, 1, words, keep)
         if limits is not None and self._plain and (rows > limits.max_rows or rows * self._row_ids > limits.max_ids):
             self._measure(inputs, limits)
         if self.stage is not None:
             staged = self.stage.run(inputs, rows)
-            rows, more, same = self._read(self._staged, staged, rows, words, keep)
-            ids, once = ids + more, once and same
+            rows, more, same = self._read_inputs(self._staged, staged, rows, words, keep)
+            ids, user_split = ids + more, user_split and same
         if self._transforms:
-            rows, more, same = self._read(self._transformed, self._transforms.run(inputs), rows, words, keep)
-            ids, once = ids + more, once and same
-        return BoundRequest(rows, ids, self._pack(*words), keep, once)
+            rows, more, same = self._read_inputs(self._transformed, self._transforms.run(inputs), rows, words, keep)
+            ids, user_split = ids + more, user_split and same
+        return BoundRequest(rows, ids, self._pack(*words), keep, user_split)
 
     def _measure(self, inputs: Mapping[str, Column], limits: RequestLimits) -> None:
         """Raises TooLarge for a request beyond its limits; looks at no value."""
-        extent = Extent(limits)
+        extent = RequestSize(limits)
         for read, _ in self._reads:
             extent.add(read.spec, *_size(inputs[read.name], read.width))
 
-    def _read(
+    def _read_inputs(
         self,
         reads: Sequence[Reading],
         inputs: Mapping[str, Column],
@@ -233,42 +236,42 @@ class SparsePlan:
     ) -> tuple[int, int, bool]:
         """Adds these inputs' sources; returns the rows of all so far, the ids of these, and whether all of the user's
         among them have one row."""
-        ids, once = 0, bool(self._user)
+        ids, user_split = 0, bool(self._user)
         for read, seeds in reads:
             for seed in seeds:
                 source = read(inputs[read.name], seed)
                 values, count, stride, splits = source
                 if read.finite and np.isinf(values).any():
                     place = int(np.isinf(values).argmax())
-                    raise _infinite(read.name, values.reshape(-1)[place], *divmod(place, stride))
+                    raise _non_finite_error(read.name, values.reshape(-1)[place], *divmod(place, stride))
                 keep.append(source)
                 words += (address(values), count, stride, 0 if splits is None else address(splits))
                 if count != 1:
                     if rows not in (1, count):
                         raise BadInput(f"input {read.name!r}: {rows} rows (or 1) wanted, got {count}")
                     rows = count
-                    once = once and read.name not in self._user
+                    user_split = user_split and read.name not in self._user
                 if read.looked_up:
                     ids += values.size
-        return rows, ids, once
+        return rows, ids, user_split
 
-    def _layout(self, inputs: Packed) -> PackedLayout | None:
-        """What bind() finds for these places, whatever their values; None where it has to look at values."""
+    def _layout(self, inputs: PackedColumns) -> BoundLayout | None:
+        """What bind_inputs() finds for these places, whatever their values; None where it has to look at values."""
         places = inputs.places
         layout = self._layouts.get(places)
         alone = self.stage is None and not self._transforms
         if layout is None and alone and not any(read.looks_at_values for read, _ in self._reads):
-            bound = self.bind({name: inputs[name] for name in inputs})
+            bound = self.bind_inputs({name: inputs[name] for name in inputs})
             offsets = {place.name: place.offset for place in places.columns}
             sources = [(offsets[read.name], source) for (read, _), source in zip(self._reads, bound.keep)]
             found = tuple((at, source.rows, source.stride) for at, source in sources)
-            layout = PackedLayout(bound.rows, bound.ids, found, bound.once)
+            layout = BoundLayout(bound.rows, bound.ids, found, bound.user_split)
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[places] = layout
         return layout
 
-    def _refuse_names(self, inputs: Mapping[str, Column]) -> None:
+    def _reject_unknown_inputs(self, inputs: Mapping[str, Column]) -> None:
         for name in inputs:
             if name not in self._inputs:
                 raise BadInput(f"input {name[:64]!r} is not one of the model's: {', '.join(self._inputs)}")
@@ -287,73 +290,73 @@ class SparsePlan:
         """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]. Raises
         Unfit."""
         if pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts):
-            refusals = filter(None, map(self.refusal, bound))
-            raise next(refusals, None) or Unfit("inputs: finite numbers (or NaN) wanted")
+            refusals = filter(None, map(self.non_finite_error, bound))
+            raise next(refusals, None) or NonFiniteInput("inputs: finite numbers (or NaN) wanted")
 
-    def refusal(self, bound: BoundRequest) -> Unfit | None:
+    def non_finite_error(self, bound: BoundRequest) -> NonFiniteInput | None:
         """Why a request is refused that may be the one that fill() has met: a float of it is infinite, or is so once it
         is scaled; None for another one."""
         (inputs,) = inputs_of([bound])
-        feature, row, column = pool.find_unfit(self.plan, self.scaling, inputs)
+        feature, row, column = pool.find_non_finite(self.plan, self.scaling, inputs)
         if feature < 0:
             return None
         number = self.plan[feature, pool.SOURCE]
         name = next(name for (name, _), n in self._sources.items() if n == number)
         values, _, stride, _ = inputs[number].tolist()
-        return _infinite(name, c_float.from_address(values + 4 * (row * stride + column)).value, row, column)
+        return _non_finite_error(name, c_float.from_address(values + 4 * (row * stride + column)).value, row, column)
 
     def largest(self, bound: BoundRequest) -> float:
         """The size of the largest float that a request comes to, scaled where it is; 0 where there is none."""
         (inputs,) = inputs_of([bound])
         return float(pool.largest(self.plan, self.scaling, inputs))
 
-    def alike(self, bound: BoundRequest, most_ids: int) -> Alike | None:
+    def row_invariants(self, bound: BoundRequest, max_ids: int) -> RowInvariants | None:
         """What of a request is the same in all of its rows, in parts of at most so many ids each; None where all may
         differ."""
         words = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)
         sources, tables = self.plan[:, pool.SOURCE], self.plan[:, pool.TABLE]
-        alike = words[sources, 1] == 1
-        if not alike.any():
+        row_invariants = words[sources, 1] == 1
+        if not row_invariants.any():
             return None
         ids = 0
-        for source in np.unique(sources[alike & (tables >= 0)]).tolist():
+        for source in np.unique(sources[row_invariants & (tables >= 0)]).tolist():
             ids += _length(words[source])
-        parts: list[Part] = []
+        parts: list[PoolingStep] = []
         together: list[int] = []
         count = 0
-        for row in np.flatnonzero(alike).tolist():
+        for row in np.flatnonzero(row_invariants).tolist():
             source, most = words[sources[row]], int(self.plan[row, pool.MAX_LENGTH])
             length = _length(source) if source[3] else int(tables[row] >= 0)
             length = min(length, most) if most > 0 else length
-            if length > most_ids and self.plan[row, pool.COMBINER] != pool.NONE:
-                parts += self._parts(bound, words, row, length, most_ids)
+            if length > max_ids and self.plan[row, pool.COMBINER] != pool.NONE:
+                parts += self._parts(bound, words, row, length, max_ids)
                 continue
-            if together and count + length > most_ids:
-                parts.append(Part(Pooling(self.plan[together], self.scaling[together]), bound))
+            if together and count + length > max_ids:
+                parts.append(PoolingStep(Pooling(self.plan[together], self.scaling[together]), bound))
                 together, count = [], 0
             together.append(row)
             count += length
         if together:
-            parts.append(Part(Pooling(self.plan[together], self.scaling[together]), bound))
-        return Alike(ids, parts, Pooling(self.plan[~alike], self.scaling[~alike]))
+            parts.append(PoolingStep(Pooling(self.plan[together], self.scaling[together]), bound))
+        return RowInvariants(ids, parts, Pooling(self.plan[~row_invariants], self.scaling[~row_invariants]))
 
     def _parts(
-        self, bound: BoundRequest, words: NDArray[np.int64], row: int, length: int, most_ids: int
-    ) -> Iterator[Part]:
+        self, bound: BoundRequest, words: NDArray[np.int64], row: int, length: int, max_ids: int
+    ) -> Iterator[PoolingStep]:
         """One feature's list, added up so many ids at a time: in the order and so to the bit as in one go."""
         scaling, plan = self.scaling[row : row + 1], self.plan[row : row + 1].copy()
         fields = [pool.SOURCE, pool.COMBINER, pool.OFFSET, pool.WIDTH, pool.CODES]
         source, combiner, offset, width, codes = plan[0, fields].tolist()
         plan[0, [pool.COMBINER, pool.MAX_LENGTH]] = COMBINERS["sum"], 0
-        for start in range(0, length, most_ids):
-            splits, own = np.array([start, min(start + most_ids, length)], np.int64), words.copy()
+        for start in range(0, length, max_ids):
+            splits, own = np.array([start, min(start + max_ids, length)], np.int64), words.copy()
             own[source, 3] = address(splits)
             divisor = np.float32(1)
             if splits[1] == length and combiner in (pool.MEAN, pool.SQRTN):
                 values = np.float32(length // codes)
                 divisor = np.sqrt(values) if combiner == pool.SQRTN else values
             some = BoundRequest(1, int(splits[1]) - start, own.tobytes(), (bound, splits))
-            yield Part(Pooling(plan, scaling), some, slice(offset, offset + width), divisor)
+            yield PoolingStep(Pooling(plan, scaling), some, slice(offset, offset + width), divisor)
             plan = plan.copy()
             plan[0, pool.KIND] = pool.KIND_MORE
 
@@ -371,9 +374,9 @@ def _length(words: NDArray[np.int64]) -> int:
     return int(_read_word(splits + 8).value) if splits else int(stride)
 
 
-def _infinite(name: str, value: float, row: int, column: int) -> Unfit:
+def _non_finite_error(name: str, value: float, row: int, column: int) -> NonFiniteInput:
     wanted = "a number that stays finite once it is scaled" if np.isfinite(value) else "finite numbers (or NaN)"
-    return Unfit(f"input {name!r}: {wanted} wanted, got {value:.6g} in row {row}, column {column}")
+    return NonFiniteInput(f"input {name!r}: {wanted} wanted, got {value:.6g} in row {row}, column {column}")
 
 
 def blank_inputs(manifest: Manifest) -> dict[str, Column]:
@@ -416,7 +419,7 @@ if not address(_probe) == address_of_bytes(_bytes) == _probe.ctypes.data:
     raise ImportError("CPython's bytes and numpy's arrays are not laid out as expected")
 
 
-class _Read:
+class _InputReader:
     """Reads one input: contiguous and typed as the manifest says, or BadInput."""
 
     def __init__(self, spec: Input, looked_up: bool, finite: bool) -> None:
@@ -478,7 +481,7 @@ def _size(column: Column, width: int) -> tuple[int, int]:
     return len(column) if column.ndim else 0, column.size
 
 
-Reading = tuple[_Read, list[int]]
+Reading = tuple[_InputReader, list[int]]
 """An input, and the seeds that its strings are hashed with."""
 
 

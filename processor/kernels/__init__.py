@@ -6,7 +6,7 @@ pool             the sparse graph: transform, look up and pool every feature of 
 list_sums        lists of keys, looked up and added up a block at a time
 index            a table's hash index
 rows             row versions, stamped with the epoch that wrote them
-movement         rows between the tiers of a table with a memory budget
+row_tiering      rows between the tiers of a table with a memory budget
 remote           what a batch reads of tables in a row store
 row_cache        rows that a row store was asked for
 bucket_bytes     the buckets of a row store, as bytes
@@ -19,9 +19,9 @@ boolean_letters  whether JSON may hold true or false
 json_text        what a JSON text holds, told without parsing it
 wire_format      what a protobuf message holds, told without parsing it
 length_prefixed  byte strings that each stand behind their length
-adding           rows added up in registers
+row_sums         rows added up in registers
 conversion       float32 to what a table stores, and back
-covers           the cheapest buckets for every number of rows
+bucket_plans     the cheapest buckets for every number of rows
 counting         what a batch was like, noted in one call
 fences           stores that are ordered before every later load
 pointers         raw addresses inside kernels
@@ -30,20 +30,20 @@ pointers         raw addresses inside kernels
 __all__ = [
     "boolean_letters",
     "bucket_bytes",
+    "bucket_plans",
     "conversion",
     "counting",
-    "covers",
     "crosses",
     "fences",
     "hashing",
     "index",
     "json_text",
     "length_prefixed",
-    "movement",
     "pointers",
     "pool",
     "remote",
     "row_cache",
+    "row_tiering",
     "rows",
     "string_hashes",
     "texts",

@@ -16,10 +16,8 @@ with their keys, which is what the order of stores rules out).
 import numba as nb
 import numpy as np
 
-from freshet_serving.processor.kernels.adding import add_rows
 from freshet_serving.processor.kernels.conversion import FLOAT32, copy_row, copy_typed
 from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
-from freshet_serving.processor.kernels.movement import note, sampled
 from freshet_serving.processor.kernels.pointers import (
     load_acquire,
     load_f32,
@@ -29,6 +27,8 @@ from freshet_serving.processor.kernels.pointers import (
     store_f32,
     store_i64,
 )
+from freshet_serving.processor.kernels.row_sums import add_rows
+from freshet_serving.processor.kernels.row_tiering import note, sampled
 from freshet_serving.processor.kernels.rows import (
     BASE,
     BASE_ROWS,

@@ -18,7 +18,7 @@ single candidate with 26 features overlaps its misses just as well as 64 candida
 
 Floats of a block are copied as they are, without the transform of single float features. What a float comes to is held
 against its largest size while it is at hand, which costs nothing that can be measured; where one is beyond it, the
-caller is told that there is one, and find_unfit() says which (a NaN is a missing value, never beyond).
+caller is told that there is one, and find_non_finite() says which (a NaN is a missing value, never beyond).
 
 Rows of another type than float32 are turned into it as they are moved, 8 elements at a time (kernels.conversion).
 
@@ -35,11 +35,9 @@ other table it is one. MAX_LENGTH counts keys, combiners and places count values
 import numba as nb
 import numpy as np
 
-from freshet_serving.processor.kernels.adding import add_rows
 from freshet_serving.processor.kernels.conversion import FLOAT32, copy_row, copy_typed
 from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
 from freshet_serving.processor.kernels.list_sums import BLOCK_NBYTES, add_up, take_list
-from freshet_serving.processor.kernels.movement import note, sampled
 from freshet_serving.processor.kernels.pointers import (
     load_acquire,
     load_f32,
@@ -50,6 +48,8 @@ from freshet_serving.processor.kernels.pointers import (
     store_f32,
     store_i64,
 )
+from freshet_serving.processor.kernels.row_sums import add_rows
+from freshet_serving.processor.kernels.row_tiering import note, sampled
 from freshet_serving.processor.kernels.rows import (
     BASE_ROWS,
     CAPACITY,
@@ -204,7 +204,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
     block, state, tally = np.int64(scratch.ctypes.data), np.int64(tables.ctypes.data), np.int64(counts.ctypes.data)
     summed, held, lists = block + BLOCK * OP_NBYTES, 0, 0
     pitch = out.shape[1] * 4
-    count, unfit = 0, 0
+    count, non_finite = 0, 0
     for f in range(plan.shape[0]):
         kind, source, column, table = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN], plan[f, TABLE]
         combiner, max_length, width = plan[f, COMBINER], plan[f, MAX_LENGTH], plan[f, WIDTH]
@@ -220,7 +220,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                 if kind == KIND_FLOAT:
                     value = load_f32_anywhere(values + 4 * (i * stride + column))
                     value = transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2])
-                    unfit |= not abs(value) <= largest
+                    non_finite |= not abs(value) <= largest
                     store_f32(here, value)
                 elif kind == KIND_ONE:
                     key = load_i64_anywhere(values + 8 * (i * stride + column))
@@ -228,7 +228,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                 elif kind == KIND_BLOCK:
                     for j in range(width):
                         value = load_f32_anywhere(values + 4 * (i * stride + column + j))
-                        unfit |= abs(value) > largest
+                        non_finite |= abs(value) > largest
                         store_f32(here + 4 * j, value)
                 else:
                     start, stop = load_i64(splits + 8 * i), load_i64(splits + 8 * (i + 1))
@@ -295,11 +295,11 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
     add_up(lists, summed, state, epoch, tally)
     # Numba frees an array after its last use by name, and the block is used by address only.
     scratch[0] = 0
-    return unfit
+    return non_finite
 
 
 @nb.njit(inline="always")
-def fed(kind, scaling, source, row, column):
+def model_value(kind, scaling, source, row, column):
     """A float of an input (int64 [4]) as the graph is fed with it; in a block it stays as it is."""
     value = load_f32_anywhere(source[0] + 4 * (row * source[2] + column))
     return transform(value, scaling[0], scaling[1], scaling[2]) if kind == KIND_FLOAT else value
@@ -312,7 +312,7 @@ def fed(kind, scaling, source, row, column):
     boundscheck=False,
     error_model="numpy",
 )
-def find_unfit(plan, scaling, inputs):
+def find_non_finite(plan, scaling, inputs):
     """Where one request (int64 [S, 4]) has a float beyond its size: feature, row and column of its input; -1 for the
     feature where there is none."""
     for f in range(plan.shape[0]):
@@ -320,7 +320,7 @@ def find_unfit(plan, scaling, inputs):
         if kind in (KIND_FLOAT, KIND_BLOCK):
             for i in range(inputs[source, 1]):
                 for j in range(column, column + plan[f, WIDTH]):
-                    value = fed(kind, scaling[f], inputs[source], i, j)
+                    value = model_value(kind, scaling[f], inputs[source], i, j)
                     # Of a block a NaN is a missing value; scaling has made 0 of it, and only overflow makes one there.
                     if abs(value) > scaling[f, 3] or (kind == KIND_FLOAT and np.isnan(value)):
                         return f, i, j
@@ -342,7 +342,7 @@ def largest(plan, scaling, inputs):
         if kind in (KIND_FLOAT, KIND_BLOCK):
             for i in range(inputs[source, 1]):
                 for j in range(column, column + plan[f, WIDTH]):
-                    value = fed(kind, scaling[f], inputs[source], i, j)
+                    value = model_value(kind, scaling[f], inputs[source], i, j)
                     if abs(value) > most:
                         most = abs(value)
     return most

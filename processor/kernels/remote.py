@@ -56,8 +56,8 @@ def claim(table, keys, tally):
 
 
 @nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
-def settle(table, keys, slots):
-    """kernels.rows.settle for a remote table: tombstones are settled as rows are, where they are."""
+def vacuum(table, keys, slots):
+    """kernels.rows.vacuum for a remote table: tombstones are settled as rows are, where they are."""
     at = np.int64(table.ctypes.data)
     meta = table[META // 8]
     for i in range(len(keys)):

@@ -161,7 +161,7 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
     cache=True,
     nogil=True,
 )
-def bury(table, keys, slots, epoch, tally):
+def add_tombstones(table, keys, slots, epoch, tally):
     """Makes slots[i] a tombstone, the newest version of keys[i], which has a row. tally: as upsert's."""
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
     for i in range(len(keys)):
@@ -216,8 +216,8 @@ def holder(table, key, ref):
     cache=True,
     nogil=True,
 )
-def foresee(table, slots, rows, replaced, dead):
-    """What settle() of these versions will leave behind; changes nothing, so that room for it can be made first.
+def plan_vacuum(table, slots, rows, replaced, dead):
+    """What vacuum() of these versions will leave behind; changes nothing, so that room for it can be made first.
 
     rows[i]: whether version i is a row. replaced[i]: the settled slot that it has replaced, dead[i]: the record of the
     log, each -1 where there is none: nobody can want them any more once it is settled.
@@ -243,7 +243,7 @@ def foresee(table, slots, rows, replaced, dead):
 
 
 @nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
-def settle(table, keys, slots):
+def vacuum(table, keys, slots):
     """Makes versions that every reader sees and nobody can undo the only ones of their keys; oldest deltas first.
 
     A row's slot becomes settled where it is. A tombstone's key becomes ABSENT; its slot may still be looked at.

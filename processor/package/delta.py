@@ -110,7 +110,7 @@ class Delta:
         for time_s in times or ():
             check_time("event_time", time_s, -MAX_TIME_S)
 
-    def check(self, manifest: Manifest) -> None:
+    def check_fits(self, manifest: Manifest) -> None:
         """Raises BadInput unless every tensor fits the model: names, shapes, distinct keys, finite values."""
         tables = {t.name: t for t in manifest.tables}
         for name, table in self.tables.items():
@@ -177,7 +177,7 @@ def all_finite(array: NDArray[np.float32]) -> bool:
 
 def write_delta(path: Path, delta: Delta) -> None:
     """Writes the delta's file by atomic rename, durable when the call returns. Into a version's folder: as a file that
-    was dropped there, which the chain has to adopt (processor.chain.ledger)."""
+    was dropped there, which the chain has to adopt (processor.repository.log.change_log)."""
     with atomic_file(path) as file:
         stream_delta(file, delta)
 
@@ -215,10 +215,10 @@ def read_delta(path: Path) -> Delta:
     return parse_delta(read_delta_file(path))
 
 
-def read_delta_file(path: Path, most_nbytes: int = MAX_DELTA_NBYTES) -> NDArray[np.uint8]:
+def read_delta_file(path: Path, max_nbytes: int = MAX_DELTA_NBYTES) -> NDArray[np.uint8]:
     """The bytes of a delta file; raises Corrupt for one that is larger, no regular file or unreadable."""
     try:
-        return read_file(path, most_nbytes)
+        return read_file(path, max_nbytes)
     except OSError as error:
         raise unreadable(path.name, error) from None
 

@@ -1,8 +1,8 @@
 """A run of deltas as one: what several deltas, one after another, come to. Pure: arrays come in, arrays go out.
 
 Rows are whole values, never differences, so the newest row of each id is all that a run leaves; an id that a later
-delta removes is removed. So a run is staged, judged and served as one change (processor.versions.follower), and takes
-the memory of the ids that it changes rather than of all the rows that it carries.
+delta removes is removed. So a run is staged, judged and served as one change (processor.versions.log_applier), and
+takes the memory of the ids that it changes rather than of all the rows that it carries.
 
 Cost: each row is sorted a constant number of times: what has been gathered is folded only once it is twice what it
 last folded to.

@@ -182,7 +182,7 @@ class ExecutableEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Vouched:
+class TrustedRecordPrefix:
     """Records that a manifest's signature vouches for, whoever signed them: up to a number, and the SHA-256 of that
     one, which names all before it."""
 
@@ -222,7 +222,7 @@ class Manifest:
     key: str = ""
     signature: str = ""
     edition: int = 0
-    vouched: Vouched | None = None
+    vouched: TrustedRecordPrefix | None = None
 
     def to_json(self) -> bytes:
         """The file's bytes; raises BadInput when the manifest contradicts itself."""

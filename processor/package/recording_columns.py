@@ -1,4 +1,5 @@
-"""Columns of recorded requests beside the features: serving.telemetry.recorder writes, models.joining reads them."""
+"""Columns of recorded requests beside the features: serving.telemetry.request_recorder writes, models.joining reads
+them."""
 
 METADATA = b"freshet"
 REQUEST, ROW, TIME, GENERATION, OUTPUT, INPUT = (

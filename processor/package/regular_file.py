@@ -9,8 +9,8 @@ Invariants
 - What is read whole is known to be no larger than the caller says before memory is taken for it.
 - Bytes come by system calls: a file that is cut short meanwhile is an error, where a mapping would end the process.
 
-Links are followed; that they lead nowhere outside is asked before (processor.package.version.inside). What is left: on
-a mount that hangs whoever reads hangs too.
+Links are followed; that they lead nowhere outside is asked before (processor.repository.version.inside). What is left:
+on a mount that hangs whoever reads hangs too.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def open_regular(path: Path, name: str = "") -> FileIO:
     return FileIO(fd)
 
 
-def read_file(path: Path, most_nbytes: int, name: str = "") -> NDArray[np.uint8]:
-    """The file's bytes; raises Corrupt for more than most_nbytes and for what is no regular file, OSError."""
+def read_file(path: Path, max_nbytes: int, name: str = "") -> NDArray[np.uint8]:
+    """The file's bytes; raises Corrupt for more than max_nbytes and for what is no regular file, OSError."""
     name = name or path.name
     with open_regular(path, name) as file:
         nbytes = os.fstat(file.fileno()).st_size
-        if nbytes > most_nbytes:
-            raise Corrupt(f"{name}: at most {most_nbytes} bytes wanted, got {nbytes}")
+        if nbytes > max_nbytes:
+            raise Corrupt(f"{name}: at most {max_nbytes} bytes wanted, got {nbytes}")
         data, at = np.empty(nbytes, np.uint8), 0
         while at < nbytes:
             count = file.readinto(data[at : at + READ_NBYTES].data)

@@ -1,4 +1,4 @@
-"""Ed25519: key files, and signatures over bytes. What is signed, and who is trusted, processor.package.keyring says.
+"""Ed25519: key files, and signatures over bytes. What is signed, and who is trusted, processor.repository.keyring says.
 
 A key is known by its id, the first 16 hexadecimal digits of the SHA-256 of its 32 raw public bytes. A private key is a
 PKCS8 PEM file without a password that its owner alone may read, a public one a PEM file; both are what openssl and
@@ -52,7 +52,7 @@ class PublicKey:
             raise BadInput("trust: an Ed25519 public key wanted, got one of another kind")
         return cls(key)
 
-    def made(self, signature: str, data: bytes) -> bool:
+    def verify(self, signature: str, data: bytes) -> bool:
         """Whether this key has signed these bytes."""
         from cryptography.exceptions import InvalidSignature
 

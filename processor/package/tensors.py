@@ -68,14 +68,14 @@ def crc32(data: Any) -> str:
     return _in_parts(len(view), MAX_WORKERS, lambda start, stop: _crc32(view[start:stop]))
 
 
-def file_crc32(fd: int, nbytes: int, most_workers: int = MAX_WORKERS) -> str:
+def file_crc32(fd: int, nbytes: int, max_workers: int = MAX_WORKERS) -> str:
     """The same of the first bytes of an open file, read by system calls; raises Corrupt where there are fewer."""
-    return _in_parts(nbytes, most_workers, lambda start, stop: _read_crc32(fd, start, stop))
+    return _in_parts(nbytes, max_workers, lambda start, stop: _read_crc32(fd, start, stop))
 
 
-def _in_parts(nbytes: int, most_workers: int, crc_of: Callable[[int, int], int]) -> str:
+def _in_parts(nbytes: int, max_workers: int, crc_of: Callable[[int, int], int]) -> str:
     """The checksum of so many bytes, made of those of parts. crc_of: from a first byte to the byte after the last."""
-    workers = min(most_workers, nbytes // PARALLEL_NBYTES)
+    workers = min(max_workers, nbytes // PARALLEL_NBYTES)
     if workers < 2 or (workers := min(workers, os.cpu_count() or 1)) < 2:
         return f"{crc_of(0, nbytes):08x}"
     size = -(-nbytes // workers)

@@ -7,12 +7,12 @@ session_options  the options of sessions, as users write them
 group            a SessionGroup: N sessions and the queues in front of them
 session          one executor with its own buffers
 batcher          which queued requests run together, when, and which not at all
-scatter          a large request on several sessions, answered as one
+split_request    a large request on several sessions, answered as one
 device           device stages: threads that run what sessions have filled
-handover         trays between those that fill and those that run
-aside            work on requests that were answered: a bounded queue, a thread
+staging_pool     trays between those that fill and those that run
+background_worker  work on requests that were answered: a bounded queue, a thread
 shadow           scores of a further version, after the reply
-trial            what a canary is judged on: what the baseline makes of its requests
+canary_trial     what a canary is judged on: what the baseline makes of its requests
 request          what travels through a group
 """
 

@@ -7,7 +7,7 @@ waits for the batch that runs, and not for the queue of a neighbour that is satu
 its turn's wait goes before, but never to more than PATIENCE_S of work ahead of the model whose turn it is; so nobody
 starves.
 
-Division. A ticket that says how many of its rows may run in one go (piece_rows) shares a batch with nobody and leaves
+Division. A ticket that says how many of its rows may run in one go (chunk_rows) shares a batch with nobody and leaves
 in pieces, the first rows first, and before them what is looked up for all rows; between two of them others go. The
 batches and the pieces of one model take turns as models do, so what is not divided waits for a piece and not for a
 request, and what is divided is given half of its model's work whatever else comes. Of divided tickets the first is the
@@ -19,7 +19,7 @@ Invariants
 - Every row leaves exactly once: in a batch, as expired, or by drain(). What is left of a divided ticket leaves whole
   when it expires or is drained.
 - A batch has at most `max_rows` rows, unless it is one ticket that is larger (its session runs several buckets); a
-  piece has at most the ticket's piece_rows. A batch does not grow by ids that take longer than CostTable.heavy_ids.
+  piece has at most the ticket's chunk_rows. A batch does not grow by ids that take longer than CostTable.heavy_ids.
 - What is divided and what is not have a queue's bounds each: neither can shut the other out.
 - What a model was given counts for as long as others are behind it, whether a ticket of it waits all that time or not:
   one that comes anew with every turn is not first every time.
@@ -45,12 +45,12 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
-from freshet_serving.processor.backends.cost import CostTable, follow
+from freshet_serving.processor.backends.cost import CostTable, smoothed
 from freshet_serving.processor.errors import Overloaded
 
 PATIENCE_S = 1.0
 # Octaves of time to go: from below a microsecond to an hour.
-OCTAVES = 32
+SLACK_BUCKETS = 32
 # What a batch's prediction may be off by before a ticket that was let into it makes one late.
 MARGIN = 1.15
 # The same for the wait of a request that is admitted: more, since an overloaded event loop reads late as well. It costs
@@ -63,7 +63,7 @@ WAIT_MARGIN = 1.5
 LIGHT_IDS = 1 << 16
 
 
-class Priced(Protocol):
+class BatchTarget(Protocol):
     """A target: tickets of one may share a batch. Told apart by identity."""
 
     @property
@@ -73,31 +73,31 @@ class Priced(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A queued request. deadline_s: on the batcher's clock, or None. piece_rows: how many of its rows may run in one
-    go, with nobody else's; 0 for one that is not divided. first_ids: of its ids, those that are looked up once for all
-    rows, with the first of them, or before that in so many pieces of no rows (first_pieces). The rest is the batcher's
-    own."""
+    """A queued request. deadline_s: on the batcher's clock, or None. chunk_rows: how many of its rows may run in one
+    go, with nobody else's; 0 for one that is not divided. invariant_ids: of its ids, those that are looked up once for
+    all rows, with the first of them, or before that in so many pieces of no rows (lookup_chunks). The rest is the
+    batcher's own."""
 
     rows: int
     ids: int = 0
     deadline_s: float | None = None
-    piece_rows: int = 0
-    first_ids: int = 0
-    first_pieces: int = 0
+    chunk_rows: int = 0
+    invariant_ids: int = 0
+    lookup_chunks: int = 0
     arrived_s: float = field(default=0.0, init=False)
-    share_s: float = field(default=0.0, init=False)
-    octave: int = field(default=0, init=False)
+    cost_s: float = field(default=0.0, init=False)
+    slack_bucket: int = field(default=0, init=False)
 
-    def cut(self, rows: int) -> Self:
+    def take_chunk(self, rows: int) -> Self:
         """Its first piece as a ticket of its own; the others stay. rows: of a piece that has some."""
         head = copy(self)
-        first_ids = self.first_ids
-        if self.first_pieces:
-            head.rows, head.ids = 0, first_ids // self.first_pieces
-            self.first_ids, self.first_pieces = first_ids - head.ids, self.first_pieces - 1
+        invariant_ids = self.invariant_ids
+        if self.lookup_chunks:
+            head.rows, head.ids = 0, invariant_ids // self.lookup_chunks
+            self.invariant_ids, self.lookup_chunks = invariant_ids - head.ids, self.lookup_chunks - 1
         else:
-            head.rows, head.ids = rows, first_ids + (self.ids - first_ids) * rows // self.rows
-            self.first_ids = 0
+            head.rows, head.ids = rows, invariant_ids + (self.ids - invariant_ids) * rows // self.rows
+            self.invariant_ids = 0
         self.rows -= head.rows
         self.ids -= head.ids
         return head
@@ -106,7 +106,7 @@ class Ticket:
 T = TypeVar("T", bound=Ticket)
 
 
-class Taken(NamedTuple, Generic[T]):
+class NextBatch(NamedTuple, Generic[T]):
     """A take: what one call of take() removed from the queue. until_s: when there may be a batch although nothing is
     put; None when there is one, or nothing waits."""
 
@@ -115,19 +115,19 @@ class Taken(NamedTuple, Generic[T]):
     until_s: float | None = None
 
 
-class _Account:
+class _FairShare:
     """What the targets of one table of costs, a model's, have been given, on the batcher's own clock of work. whole_s,
     divided_s: the same of what is not divided and of what is, since there has been something that is, on a clock of the
     account's; given_s: where that clock stands."""
 
-    __slots__ = ("costs", "divided_s", "given_s", "lanes", "whole_s", "work_s")
+    __slots__ = ("costs", "divided_s", "given_s", "target_queues", "whole_s", "work_s")
 
     def __init__(self, costs: CostTable, work_s: float) -> None:
-        self.costs, self.work_s, self.lanes = costs, work_s, 0
+        self.costs, self.work_s, self.target_queues = costs, work_s, 0
         self.whole_s = self.divided_s = self.given_s = 0.0
 
 
-class _Waiting:
+class _Backlog:
     """What waits, divided or not. Nothing does without rows; and that weighs nothing, whatever rounding has left over
     elsewhere."""
 
@@ -138,13 +138,13 @@ class _Waiting:
         self.work_s = 0.0
 
 
-class _Lane(Generic[T]):
+class _TargetQueue(Generic[T]):
     """The tickets of one target that are divided, or those that are not. heap: by when they are due; divided ones by
     the work at which they would be done, given_s being where the lane stands. since_s: no later than any's arrival."""
 
     __slots__ = ("account", "divided", "given_s", "heap", "key", "rows", "since_s", "target")
 
-    def __init__(self, key: int, target: Priced, account: _Account, since_s: float, divided: bool) -> None:
+    def __init__(self, key: int, target: BatchTarget, account: _FairShare, since_s: float, divided: bool) -> None:
         self.key, self.target, self.account, self.since_s, self.divided = key, target, account, since_s, divided
         self.heap: list[tuple[float, int, T]] = []
         self.rows, self.given_s = 0, 0.0
@@ -171,16 +171,16 @@ class Batcher(Generic[T]):
         self._max_rows, self._window_s = max_rows, window_s
         self._max_queue_rows, self._max_queue_ids = max_queue_rows, max_queue_ids
         # By id of the target, and by its complement for what is divided.
-        self._lanes: dict[int, _Lane[T]] = {}
+        self._target_queues: dict[int, _TargetQueue[T]] = {}
         # By id of the table of costs, as long as one of its lanes is there, or another account is behind it.
-        self._accounts: dict[int, _Account] = {}
+        self._accounts: dict[int, _FairShare] = {}
         # Where the account stood that was served last: who comes now begins there, whatever was done without it.
         self._given_s = 0.0
-        self._shares_s = [0.0] * OCTAVES
+        self._slack_cost_s = [0.0] * SLACK_BUCKETS
         # What is not divided, what is, and what a piece of that costs.
-        self._whole, self._divided, self._piece_s = _Waiting(), _Waiting(), 0.0
+        self._whole, self._divided, self._chunk_s = _Backlog(), _Backlog(), 0.0
         self._arrivals = self._count = 0
-        self.pace = 1.0
+        self.slowdown = 1.0
 
     def __len__(self) -> int:
         return self._count
@@ -190,38 +190,40 @@ class Batcher(Generic[T]):
         """Rows that wait."""
         return self._whole.rows + self._divided.rows
 
-    def put(self, ticket: T, target: Priced, now_s: float) -> None:
-        """Queues a ticket for a target, whether there is room or not: admit() is asked before."""
-        patience_s = PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s - now_s
+    def put(self, ticket: T, target: BatchTarget, now_s: float) -> None:
+        """Queues a ticket for a target, whether there is room or not: check_capacity() is asked before."""
+        slack_s = PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s - now_s
         ticket.arrived_s = now_s
-        ticket.octave = octave = PATIENT if ticket.deadline_s is None else _octave(patience_s)
-        ticket.share_s = share_s = target.costs.share(ticket.rows, ticket.ids)
-        divided = ticket.piece_rows > 0
+        ticket.slack_bucket = slack_bucket = PATIENT if ticket.deadline_s is None else _slack_bucket(slack_s)
+        ticket.cost_s = cost_s = target.costs.amortised_s(ticket.rows, ticket.ids)
+        divided = ticket.chunk_rows > 0
         key = ~id(target) if divided else id(target)
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = _Lane(key, target, self._account(target.costs, divided), now_s, divided)
+        target_queue = self._target_queues.get(key)
+        if target_queue is None:
+            target_queue = self._target_queues[key] = _TargetQueue(
+                key, target, self._account(target.costs, divided), now_s, divided
+            )
         self._arrivals += 1
-        lane.rows += ticket.rows
+        target_queue.rows += ticket.rows
         self._count += 1
         if divided:
             waiting = self._divided
-            piece_s = share_s * min(1.0, ticket.piece_rows / ticket.rows)
-            self._piece_s = max(self._piece_s, piece_s) if waiting.rows else piece_s
-            heappush(lane.heap, (lane.given_s + share_s, self._arrivals, ticket))
+            chunk_s = cost_s * min(1.0, ticket.chunk_rows / ticket.rows)
+            self._chunk_s = max(self._chunk_s, chunk_s) if waiting.rows else chunk_s
+            heappush(target_queue.heap, (target_queue.given_s + cost_s, self._arrivals, ticket))
         else:
             waiting = self._whole
-            self._shares_s[octave] += share_s
-            heappush(lane.heap, (now_s + patience_s, self._arrivals, ticket))
+            self._slack_cost_s[slack_bucket] += cost_s
+            heappush(target_queue.heap, (now_s + slack_s, self._arrivals, ticket))
         waiting.rows += ticket.rows
         waiting.ids += ticket.ids
-        waiting.work_s += share_s
+        waiting.work_s += cost_s
 
-    def admit(
+    def check_capacity(
         self,
         rows: int,
         own_s: float,
-        patience_s: float | None,
+        slack_s: float | None,
         sessions: int,
         running_s: float,
         ids: int = 0,
@@ -244,81 +246,90 @@ class Batcher(Generic[T]):
                 message = f"queue: at most {self._max_queue_ids} ids wait, {waiting.ids} do"
             if message:
                 raise Overloaded(message, (self.wait_s + running_s) / sessions)
-        if patience_s is not None and patience_s > 0:
-            before_s = self._before_divided_s(own_s) if divided else self.work_before_s(patience_s)
+        if slack_s is not None and slack_s > 0:
+            before_s = self._before_split_s(own_s) if divided else self.work_before_s(slack_s)
             wait_s = (before_s + running_s) / sessions
             answer_s = wait_s * WAIT_MARGIN + own_s
-            if answer_s > patience_s:
-                wanted, given = answer_s * 1e3, patience_s * 1e3
+            if answer_s > slack_s:
+                wanted, given = answer_s * 1e3, slack_s * 1e3
                 message = f"queue: an answer may take {wanted:.1f} ms, the request gives it {given:.1f} ms"
                 raise Overloaded(message, wait_s, late=True)
 
     def batches(self, most: int) -> int:
         """Number of sessions, of `most`, that what is queued could keep busy, each with a batch worth its while."""
-        return min(most, sum([lane.target.costs.shares(lane.rows, most) for lane in self._lanes.values()]))
+        return min(
+            most,
+            sum(
+                [
+                    target_queue.target.costs.splits(target_queue.rows, most)
+                    for target_queue in self._target_queues.values()
+                ]
+            ),
+        )
 
     @property
     def work_s(self) -> float:
         """Predicted seconds of a session for all that is queued."""
-        return self.pace * (self._whole.work_s + self._divided.work_s)
+        return self.slowdown * (self._whole.work_s + self._divided.work_s)
 
     @property
     def wait_s(self) -> float:
         """Predicted seconds of a session before a ticket that came now, divided by nothing, would be taken."""
-        return self._with_turns_s(self.pace * self._whole.work_s)
+        return self._interleaved_s(self.slowdown * self._whole.work_s)
 
-    def work_before_s(self, patience_s: float) -> float:
+    def work_before_s(self, slack_s: float) -> float:
         """The same for a ticket with so long to go.
 
         Sums octaves of patience: of two tickets in one octave each counts for the other.
         """
-        return self._with_turns_s(self.pace * sum(self._shares_s[: _octave(patience_s) + 1]))
+        return self._interleaved_s(self.slowdown * sum(self._slack_cost_s[: _slack_bucket(slack_s) + 1]))
 
-    def _with_turns_s(self, before_s: float) -> float:
+    def _interleaved_s(self, before_s: float) -> float:
         """So much work, and what of the divided tickets takes turns with it."""
         if not self._divided.rows:
             return before_s
-        return before_s + min(before_s + self.pace * self._piece_s, self.pace * self._divided.work_s)
+        return before_s + min(before_s + self.slowdown * self._chunk_s, self.slowdown * self._divided.work_s)
 
-    def _before_divided_s(self, own_s: float) -> float:
+    def _before_split_s(self, own_s: float) -> float:
         """What is done before the last piece of a divided ticket of so much work: of others like it those that go
         before, of each as much as is left; of what is not divided as much as of itself."""
         ahead_s = sum(
-            [min(own_s, self.pace * ticket.share_s)
-             for lane in self._lanes.values() if lane.divided for _, _, ticket in lane.heap]
+            [min(own_s, self.slowdown * ticket.cost_s)
+             for target_queue in self._target_queues.values() if target_queue.divided for _, _, ticket in
+             target_queue.heap]
         )  # fmt: skip
         return ahead_s + (own_s if self._whole.rows else 0.0)
 
-    def predict_s(self, target: Priced, rows: int, ids: int) -> float:
+    def predict_s(self, target: BatchTarget, rows: int, ids: int) -> float:
         """Seconds of a batch, at the pace that sessions have."""
-        return self.pace * target.costs.predict(rows, ids)
+        return self.slowdown * target.costs.batch_s(rows, ids)
 
-    def paced(self, predicted_s: float, measured_s: float) -> None:
+    def record_duration(self, predicted_s: float, measured_s: float) -> None:
         """A batch that predict_s() gave so long took that long, with everything around it that its session does."""
         if predicted_s > 0 and measured_s > 0:
-            self.pace = follow(self.pace, self.pace * measured_s / predicted_s)
+            self.slowdown = smoothed(self.slowdown, self.slowdown * measured_s / predicted_s)
 
-    def take(self, now_s: float, free: int = 1, hurry: bool = False, sessions: int = 1) -> Taken[T]:
+    def take(self, now_s: float, free: int = 1, hurry: bool = False, sessions: int = 1) -> NextBatch[T]:
         """Removes the next batch and every expired ticket met on the way; both are empty when nothing is due.
 
         free: sessions that could take a batch now; one leaves the others their share, if that is worth a batch.
         hurry: the window does not count. sessions: how many may run pieces of one ticket at the same time.
         """
         expired: list[T] = []
-        while self._lanes:
-            lane, until_s = self._next(now_s, hurry)
-            if lane is None:
-                return Taken([], expired, until_s)
-            account, divided = lane.account, self._divided
+        while self._target_queues:
+            target_queue, until_s = self._next(now_s, hurry)
+            if target_queue is None:
+                return NextBatch([], expired, until_s)
+            account, divided = target_queue.account, self._divided
             before_s = self._whole.work_s + divided.work_s
-            if lane.divided:
+            if target_queue.divided:
                 account.given_s = max(account.given_s, account.divided_s)
-                batch = self._cut(lane, now_s, sessions, expired)
+                batch = self._take_chunk(target_queue, now_s, sessions, expired)
                 given_s = before_s - self._whole.work_s - divided.work_s
                 account.divided_s += given_s
-                lane.given_s += given_s
+                target_queue.given_s += given_s
             else:
-                batch = self._fill(lane, now_s, free, expired)
+                batch = self._fill(target_queue, now_s, free, expired)
                 given_s = before_s - self._whole.work_s - divided.work_s
                 if divided.rows:
                     account.given_s = max(account.given_s, account.whole_s)
@@ -326,90 +337,90 @@ class Batcher(Generic[T]):
             if account.work_s > self._given_s:
                 self._given_s = account.work_s
             account.work_s += given_s
-            if not lane.heap:
-                self._close(lane)
+            if not target_queue.heap:
+                self._close(target_queue)
             if batch:
-                return Taken(batch, expired)
-        return Taken([], expired)
+                return NextBatch(batch, expired)
+        return NextBatch([], expired)
 
-    def drain(self) -> Iterator[tuple[T, Priced]]:
+    def drain(self) -> Iterator[tuple[T, BatchTarget]]:
         """Removes every ticket, the most urgent of each target first; each with its target."""
-        for lane in list(self._lanes.values()):
-            while lane.heap:
-                yield self._pop(lane), lane.target
-            self._close(lane)
+        for target_queue in list(self._target_queues.values()):
+            while target_queue.heap:
+                yield self._pop(target_queue), target_queue.target
+            self._close(target_queue)
 
-    def _account(self, costs: CostTable, divided: bool) -> _Account:
+    def _account(self, costs: CostTable, divided: bool) -> _FairShare:
         """The account of one lane more."""
         account = self._accounts.get(id(costs))
         if account is None:
-            account = self._accounts[id(costs)] = _Account(costs, self._given_s)
-        elif not account.lanes:
+            account = self._accounts[id(costs)] = _FairShare(costs, self._given_s)
+        elif not account.target_queues:
             account.work_s = max(account.work_s, self._given_s)
-        account.lanes += 1
+        account.target_queues += 1
         if divided:
             account.whole_s = account.divided_s = account.given_s = 0.0
         elif account.whole_s < account.given_s:
             account.whole_s = account.given_s
         return account
 
-    def _close(self, lane: _Lane[T]) -> None:
-        del self._lanes[lane.key]
-        lane.account.lanes -= 1
-        if not self._lanes:
+    def _close(self, target_queue: _TargetQueue[T]) -> None:
+        del self._target_queues[target_queue.key]
+        target_queue.account.target_queues -= 1
+        if not self._target_queues:
             self._accounts.clear()
-        elif not lane.account.lanes:
+        elif not target_queue.account.target_queues:
             # Kept as long as it has been given more than others, who would have to wait for it once more.
             given_s = self._given_s
-            self._accounts = {key: a for key, a in self._accounts.items() if a.lanes or a.work_s > given_s}
+            self._accounts = {key: a for key, a in self._accounts.items() if a.target_queues or a.work_s > given_s}
 
-    def _next(self, now_s: float, hurry: bool) -> tuple[_Lane[T] | None, float | None]:
+    def _next(self, now_s: float, hurry: bool) -> tuple[_TargetQueue[T] | None, float | None]:
         """The lane whose turn it is among those that may go, else None and when one may."""
-        best: _Lane[T] | None = None
-        first: _Lane[T] | None = None
+        best: _TargetQueue[T] | None = None
+        first: _TargetQueue[T] | None = None
         until_s: float | None = None
-        if len(self._lanes) == 1 and not self._window_s:
-            return next(iter(self._lanes.values())), None
-        for lane in self._lanes.values():
-            if self._window_s > 0 and not hurry and lane.rows < self._max_rows and not lane.divided:
-                last_s = lane.heap[0][0] - self.predict_s(lane.target, lane.rows, 0)
-                go_s = min(lane.since_s + self._window_s, last_s)
+        if len(self._target_queues) == 1 and not self._window_s:
+            return next(iter(self._target_queues.values())), None
+        for target_queue in self._target_queues.values():
+            if self._window_s > 0 and not hurry and target_queue.rows < self._max_rows and not target_queue.divided:
+                last_s = target_queue.heap[0][0] - self.predict_s(target_queue.target, target_queue.rows, 0)
+                go_s = min(target_queue.since_s + self._window_s, last_s)
                 if go_s > now_s:
                     until_s = go_s if until_s is None else min(until_s, go_s)
                     continue
             if best is None or first is None:
-                best = first = lane
+                best = first = target_queue
                 continue
-            if (lane.turn, lane.heap[0]) < (best.turn, best.heap[0]):
-                best = lane
-            if lane.due < first.due:
-                first = lane
+            if (target_queue.turn, target_queue.heap[0]) < (best.turn, best.heap[0]):
+                best = target_queue
+            if target_queue.due < first.due:
+                first = target_queue
         if best is not None and first is not None and best.account is not first.account:
             ahead_s = first.account.work_s - best.account.work_s
             wait_s = self.predict_s(best.target, min(best.rows, self._max_rows), 0)
             ticket = first.heap[0][2]
-            rows = min(ticket.rows, ticket.piece_rows or ticket.rows)
+            rows = min(ticket.rows, ticket.chunk_rows or ticket.rows)
             own_s = self.predict_s(first.target, rows, ticket.ids * rows // ticket.rows)
             if ahead_s < PATIENCE_S and first.due[0] < now_s + wait_s + own_s:
                 best = first
         return best, until_s
 
-    def _fill(self, lane: _Lane[T], now_s: float, free: int, expired: list[T]) -> list[T]:
+    def _fill(self, target_queue: _TargetQueue[T], now_s: float, free: int, expired: list[T]) -> list[T]:
         batch: list[T] = []
-        heap, target, rows, ids = lane.heap, lane.target, 0, 0
+        heap, target, rows, ids = target_queue.heap, target_queue.target, 0, 0
         closes_s = heavy_ids = math.inf
         if self._whole.ids > LIGHT_IDS:
             heavy_ids = target.costs.heavy_ids
         most = self._max_rows
         if free > 1:
-            most = min(most, -(-lane.rows // target.costs.shares(lane.rows, free)))
+            most = min(most, -(-target_queue.rows // target.costs.splits(target_queue.rows, free)))
         while heap:
             ticket = heap[0][2]
             deadline_s = ticket.deadline_s
             if deadline_s is not None and (
                 deadline_s <= now_s or self._is_late(ticket, target, deadline_s, now_s, batch)
             ):
-                expired.append(self._pop(lane))
+                expired.append(self._pop(target_queue))
                 continue
             if batch:
                 if rows + ticket.rows > most or ids + ticket.ids > heavy_ids:
@@ -420,64 +431,66 @@ class Batcher(Generic[T]):
                         break
             if deadline_s is not None and deadline_s < closes_s:
                 closes_s = deadline_s
-            batch.append(self._pop(lane))
+            batch.append(self._pop(target_queue))
             rows += ticket.rows
             ids += ticket.ids
         return batch
 
-    def _cut(self, lane: _Lane[T], now_s: float, sessions: int, expired: list[T]) -> list[T]:
+    def _take_chunk(self, target_queue: _TargetQueue[T], now_s: float, sessions: int, expired: list[T]) -> list[T]:
         """The next piece of a divided lane, alone; none where all of its tickets are late."""
-        heap, target = lane.heap, lane.target
+        heap, target = target_queue.heap, target_queue.target
         while heap:
             ticket = heap[0][2]
             deadline_s = ticket.deadline_s
             if deadline_s is not None and (
                 deadline_s <= now_s or self._is_late(ticket, target, deadline_s, now_s, [], sessions)
             ):
-                expired.append(self._pop(lane))
+                expired.append(self._pop(target_queue))
                 continue
-            if ticket.rows <= ticket.piece_rows and not ticket.first_pieces:
-                return [self._pop(lane)]
-            head = ticket.cut(ticket.piece_rows)
-            head.share_s = min(ticket.share_s, target.costs.share(head.rows, head.ids))
-            ticket.share_s -= head.share_s
+            if ticket.rows <= ticket.chunk_rows and not ticket.lookup_chunks:
+                return [self._pop(target_queue)]
+            head = ticket.take_chunk(ticket.chunk_rows)
+            head.cost_s = min(ticket.cost_s, target.costs.amortised_s(head.rows, head.ids))
+            ticket.cost_s -= head.cost_s
             # From now on the others wait anew.
             ticket.arrived_s = now_s
-            lane.rows -= head.rows
+            target_queue.rows -= head.rows
             waiting = self._divided
             waiting.rows -= head.rows
             waiting.ids -= head.ids
-            waiting.work_s -= head.share_s
+            waiting.work_s -= head.cost_s
             return [head]
         return []
 
     def _is_late(
-        self, ticket: T, target: Priced, deadline_s: float, now_s: float, batch: list[T], sessions: int = 1
+        self, ticket: T, target: BatchTarget, deadline_s: float, now_s: float, batch: list[T], sessions: int = 1
     ) -> bool:
         """Whether it would be late alone, while there is something better to do."""
         if not batch and self._count == 1:
             return False
         return now_s + self.predict_s(target, ticket.rows, ticket.ids) / sessions > deadline_s
 
-    def _pop(self, lane: _Lane[T]) -> T:
-        ticket = heappop(lane.heap)[2]
-        waiting = self._divided if lane.divided else self._whole
-        rows, share_s = ticket.rows, ticket.share_s
-        lane.rows -= rows
+    def _pop(self, target_queue: _TargetQueue[T]) -> T:
+        ticket = heappop(target_queue.heap)[2]
+        waiting = self._divided if target_queue.divided else self._whole
+        rows, cost_s = ticket.rows, ticket.cost_s
+        target_queue.rows -= rows
         self._count -= 1
         waiting.rows -= rows
         waiting.ids -= ticket.ids
-        if not lane.divided:
-            self._shares_s[ticket.octave] = self._shares_s[ticket.octave] - share_s if waiting.rows else 0.0
-        waiting.work_s = waiting.work_s - share_s if waiting.rows else 0.0
+        if not target_queue.divided:
+            self._slack_cost_s[ticket.slack_bucket] = (
+                self._slack_cost_s[ticket.slack_bucket] - cost_s if waiting.rows else 0.0
+            )
+        waiting.work_s = waiting.work_s - cost_s if waiting.rows else 0.0
         return ticket
 
 
-def _octave(seconds: float) -> int:
+def _slack_bucket(seconds: float) -> int:
     """Which power of two a time to go lies below, from microseconds on."""
     if seconds >= 2048.0:
-        return OCTAVES - 1
+        return SLACK_BUCKETS - 1
     return max(0, math.frexp(seconds * 1e6)[1]) if seconds > 0 else 0
 
 
-PATIENT = _octave(PATIENCE_S)
+PATIENT = _slack_bucket(PATIENCE_S)

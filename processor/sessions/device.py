@@ -10,7 +10,7 @@ a flip needs it. So whatever several sessions have filled of it is one run, and 
 device and where not is the manifest's to say: a stage runs what was chosen for the bucket, as any session does.
 
 Who owns what
-- A tray's rows: until filled() the session that reserved them; from take() until give_back() the stage that took it.
+- A tray's rows: until filled() the session that reserved them; from take() until release() the stage that took it.
 - The lock guards the hand-over and the free buffers. Nothing is computed and no done() is called under it; a pin is
   taken and given back under it.
 - Each tray has a reader's word of its own (processor.versions.control). It is pinned when the tray is opened and
@@ -23,7 +23,7 @@ What may never be seen: rows of two states or two models in one run; a reply bef
 a tray filled anew while outputs of it are read. An error of a run is told to the requests of that tray, an error of
 filling to the requests of that span, and to nobody else.
 
-Bounded: there are TRAYS_PER_STAGE trays a stage and one more. A session that finds none free waits, its next batch
+Bounded: there are STAGING_PER_STAGE trays a stage and one more. A session that finds none free waits, its next batch
 grows in the batcher meanwhile, and the batcher sheds by the pace that it measures. close() runs what has been filled,
 answers it, and ends the stages; sessions have ended before.
 
@@ -43,21 +43,21 @@ from freshet_serving.processor.backends.buffers import Buffers
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.features.plan import Unfit
-from freshet_serving.processor.sessions.handover import Handover, Span
+from freshet_serving.processor.features.plan import NonFiniteInput
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
-from freshet_serving.processor.sessions.scatter import Share
-from freshet_serving.processor.sessions.session import EXPLORE_EVERY, Session, note, parts_again, told
+from freshet_serving.processor.sessions.session import EXPLORE_EVERY, Session, client_error, record_batch, retry_groups
+from freshet_serving.processor.sessions.split_request import SubRequest
+from freshet_serving.processor.sessions.staging_pool import Span, StagingPool
 from freshet_serving.processor.versions.replica import Replica, State
-from freshet_serving.processor.watching.sketch import Block
+from freshet_serving.processor.watching.sketch import StatsBlock
 from freshet_serving.processor.watching.stats import SessionStats
 
-TRAYS_PER_STAGE = 2
+STAGING_PER_STAGE = 2
 
 
-def trays_of(stages: int) -> int:
+def staging_count(stages: int) -> int:
     """Trays of so many device stages: one that each runs, one that waits for it, and one that is being filled."""
-    return TRAYS_PER_STAGE * stages + 1
+    return STAGING_PER_STAGE * stages + 1
 
 
 @dataclass(slots=True, eq=False)
@@ -82,12 +82,13 @@ class DeviceStages:
     """M stages and the trays in front of them."""
 
     def __init__(self, stages: int, words: Sequence[int], clock: Clock, cpus: frozenset[int] = frozenset()) -> None:
-        """words: reader's words that nobody else uses, trays_of(stages) of them. cpus: cores of the stages' threads."""
+        """words: reader's words that nobody else uses, staging_count(stages) of them. cpus: cores of the stages'
+        threads."""
         self._words, self._clock, self._cpus = words, clock, cpus
-        self._handover = Handover(len(words))
+        self._staging_pool = StagingPool(len(words))
         self._batches: dict[int, DeviceBatch] = {}
         self._buffers: weakref.WeakKeyDictionary[Replica, list[Buffers]] = weakref.WeakKeyDictionary()
-        self._lent: weakref.WeakKeyDictionary[Replica, list[Buffers]] = weakref.WeakKeyDictionary()
+        self._borrowed: weakref.WeakKeyDictionary[Replica, list[Buffers]] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._room, self._due = threading.Condition(self._lock), threading.Condition(self._lock)
         self._closing = False
@@ -99,54 +100,54 @@ class DeviceStages:
         for thread in self._threads:
             thread.start()
 
-    def reserve(self, replica: Replica, rows: int, share: Share | None = None) -> tuple[Span, DeviceBatch]:
+    def reserve(self, replica: Replica, rows: int, sub_request: SubRequest | None = None) -> tuple[Span, DeviceBatch]:
         """Rows to fill, at most the replica's largest bucket, and under which state; waits for a tray. Every
         reserve() is followed by a filled(). share: of a scattered request, whose state is used."""
-        target, capacity = (replica if share is None else share.scatter), replica.costs.max_rows
+        target, capacity = (replica if sub_request is None else sub_request.split_request), replica.costs.max_rows
         with self._lock:
             while True:
-                tag = replica.flip if share is None else 0
-                span = self._handover.reserve(target, tag, rows, capacity)
+                tag = replica.publish_seq if sub_request is None else 0
+                span = self._staging_pool.reserve(target, tag, rows, capacity)
                 if span is not None:
                     break
                 self._room.wait()
             if span.opens:
                 try:
-                    self._batches[span.tray] = self._open(span.tray, replica, share)
+                    self._batches[span.staging] = self._open(span.staging, replica, sub_request)
                 except BaseException:
-                    self._handover.abandon(span)
+                    self._staging_pool.abandon(span)
                     raise
-            batch = self._batches[span.tray]
+            batch = self._batches[span.staging]
             batch.rows = span.first + rows
             return span, batch
 
-    def _open(self, tray: int, replica: Replica, share: Share | None) -> DeviceBatch:
+    def _open(self, staging: int, replica: Replica, sub_request: SubRequest | None) -> DeviceBatch:
         free = self._buffers.get(replica)
-        buffers = free.pop() if free else self._lend(replica)
-        state = replica.pin(self._words[tray]) if share is None else share.scatter.state
-        return DeviceBatch(replica, state, buffers, share is None, began_s=self._clock.now_s())
+        buffers = free.pop() if free else self._borrow_buffers(replica)
+        state = replica.pin(self._words[staging]) if sub_request is None else sub_request.split_request.state
+        return DeviceBatch(replica, state, buffers, sub_request is None, began_s=self._clock.now_s())
 
-    def _lend(self, replica: Replica) -> Buffers:
-        buffers = replica.lend()
-        self._lent.setdefault(replica, []).append(buffers)
+    def _borrow_buffers(self, replica: Replica) -> Buffers:
+        buffers = replica.borrow_buffers()
+        self._borrowed.setdefault(replica, []).append(buffers)
         return buffers
 
-    def blocks(self, replica: Replica) -> list[Block]:
+    def blocks(self, replica: Replica) -> list[StatsBlock]:
         """The sketch of a replica's batches, a block a tray."""
         with self._lock:
-            return [buffers.block for buffers in self._lent.get(replica, ())]
+            return [buffers.block for buffers in self._borrowed.get(replica, ())]
 
-    def filled(self, span: Span, works: Sequence[Work], wait_s: float = 0.0, sparse_s: float = 0.0) -> None:
+    def mark_filled(self, span: Span, works: Sequence[Work], wait_s: float = 0.0, sparse_s: float = 0.0) -> None:
         """The span's rows are those of these works, which the stages answer from now on; none where filling failed.
         wait_s: the mean wait of the works. sparse_s: what filling took."""
         with self._lock:
             if works:
-                batch = self._batches[span.tray]
+                batch = self._batches[span.staging]
                 batch.spans.append((span, works))
                 batch.requests += len(works) if batch.owned else 0
                 batch.wait_s += wait_s * len(works)
                 batch.sparse_s += sparse_s
-            if self._handover.filled(span):
+            if self._staging_pool.mark_filled(span):
                 self._due.notify()
 
     def close(self) -> None:
@@ -160,19 +161,19 @@ class DeviceStages:
     def _serve(self, stats: SessionStats) -> None:
         """The life of a stage's thread."""
         run_on(self._cpus)
-        while (tray := self._take()) is not None:
-            self._run(tray, stats)
+        while (staging := self._take()) is not None:
+            self._run(staging, stats)
 
     def _take(self) -> int | None:
         with self._lock:
-            while (tray := self._handover.take()) is None:
-                if self._closing and not self._handover.busy:
+            while (staging := self._staging_pool.take()) is None:
+                if self._closing and not self._staging_pool.busy:
                     return None
                 self._due.wait()
-            return tray
+            return staging
 
-    def _run(self, tray: int, stats: SessionStats) -> None:
-        batch = self._batches[tray]
+    def _run(self, staging: int, stats: SessionStats) -> None:
+        batch = self._batches[staging]
         error: FreshetError | None = None
         results: Outputs = {}
         timing: Timing | None = None
@@ -183,14 +184,14 @@ class DeviceStages:
                 answered = _answered(batch, results)
                 rows = sum([span.rows for span, _ in batch.spans])
                 wait_s = batch.wait_s / max(1, sum([len(works) for _, works in batch.spans]))
-                note(block, batch.requests, rows, padded, answered, wait_s, batch.sparse_s, dense_s)
+                record_batch(block, batch.requests, rows, padded, answered, wait_s, batch.sparse_s, dense_s)
                 ended_s = self._clock.now_s()
                 timing = Timing(batch.began_s, ended_s, batch.sparse_s, dense_s, batch.requests, rows)
         except Exception as raised:
-            error = told(raised)
+            error = client_error(raised)
             block.fail(batch.requests)
         generation, model = batch.state.generation, batch.replica.manifest.model
-        self._free(tray, batch)
+        self._free(staging, batch)
         stats.busy_s += self._clock.now_s() - started_s
         for span, works in batch.spans:
             if error is not None:
@@ -201,7 +202,7 @@ class DeviceStages:
             for work in works:
                 mine = {name: result[at : at + work.rows] for name, result in results.items()}
                 at += work.rows
-                if isinstance(work, Share):
+                if isinstance(work, SubRequest):
                     last = _finish(work, mine, error)
                     stats.requests += last
                     block.done(last)
@@ -215,11 +216,11 @@ class DeviceStages:
         replica, buffers, rows = batch.replica, batch.buffers, batch.rows
         costs, now_s = replica.costs, self._clock.now_s
         results = {n: np.empty((rows, c), np.float32) for n, c in replica.outputs.items()}
-        cover = costs.cover(rows)
-        if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
-            cover = costs.explore(rows)
+        bucket_plan = costs.bucket_plan(rows)
+        if len(bucket_plan) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
+            bucket_plan = costs.explore(rows)
         filled, at, dense_s = buffers.rows(), 0, 0.0
-        for bucket in cover:
+        for bucket in bucket_plan:
             stop = min(at + bucket, rows)
             x, outputs, run = buffers.get(batch.state.executables[bucket])
             if at:
@@ -228,22 +229,22 @@ class DeviceStages:
             started_s = now_s()
             run()
             taken_s = now_s() - started_s
-            costs.ran(bucket, taken_s)
+            costs.record_run(bucket, taken_s)
             dense_s += taken_s
             for name, result in results.items():
                 result[at:stop] = outputs[name][: stop - at]
-            stats.ran(bucket, stop - at)
+            stats.record_run(bucket, stop - at)
             at = stop
         stats.batches += 1
-        return results, dense_s, sum(cover) - rows
+        return results, dense_s, sum(bucket_plan) - rows
 
-    def _free(self, tray: int, batch: DeviceBatch) -> None:
+    def _free(self, staging: int, batch: DeviceBatch) -> None:
         with self._lock:
-            del self._batches[tray]
+            del self._batches[staging]
             if batch.owned:
-                batch.replica.unpin(self._words[tray])
+                batch.replica.unpin(self._words[staging])
             self._buffers.setdefault(batch.replica, []).append(batch.buffers)
-            self._handover.give_back(tray)
+            self._staging_pool.release(staging)
             # All of them: what one waits for may not fit into what the next opens.
             self._room.notify_all()
 
@@ -257,42 +258,42 @@ class StagedSession(Session):
 
     def run(self, batch: Sequence[Work]) -> None:
         """Hands over a batch of one target, in pieces of the largest bucket at most."""
-        if isinstance(batch[0], Share):
-            self._hand_over_share(batch[0])
+        if isinstance(batch[0], SubRequest):
+            self._hand_over_sub_request(batch[0])
             return
-        for works in _pieces(batch, batch[0].replica.costs.max_rows):
+        for works in _chunks(batch, batch[0].replica.costs.max_rows):
             self._hand_over(works)
 
     def _hand_over(self, works: Sequence[Work]) -> None:
         try:
             self._fill(works, None)
         except Exception as error:
-            again = parts_again(works, error)
+            again = retry_groups(works, error)
             if again is not None:
                 for part in again:
                     self._hand_over(part)
                 return
             self.stats.failed += len(works)
             self._counted(works[0].replica).block.fail(len(works))
-            reason = told(error)
+            reason = client_error(error)
             for work in works:
                 answer(work.done, reason)
 
-    def _hand_over_share(self, share: Share) -> None:
+    def _hand_over_sub_request(self, sub_request: SubRequest) -> None:
         try:
-            if share.scatter.enter():
-                if share.rows:
-                    self._fill([share], share)
+            if sub_request.split_request.acquire():
+                if sub_request.rows:
+                    self._fill([sub_request], sub_request)
                     return
-                state = share.scatter.state
-                share.scatter.look_up(state.tables, state.epoch, self._counted(share.replica).counts)
-        except Unfit as error:
-            share.scatter.fail(share.replica.plan.refusal(share.bound) or error)
+                state = sub_request.split_request.state
+                sub_request.split_request.look_up(state.tables, state.epoch, self._counted(sub_request.replica).counts)
+        except NonFiniteInput as error:
+            sub_request.split_request.fail(sub_request.replica.plan.non_finite_error(sub_request.bound) or error)
         except Exception as error:
-            share.scatter.fail(told(error))
+            sub_request.split_request.fail(client_error(error))
             self.stats.failed += 1
-            self._counted(share.replica).block.fail(1)
-        share.scatter.leave()
+            self._counted(sub_request.replica).block.fail(1)
+        sub_request.split_request.release()
 
     def _counted(self, replica: Replica) -> Buffers:
         """The rows are the trays'; what a session keeps of a replica is what it counts."""
@@ -301,30 +302,30 @@ class StagedSession(Session):
             counted = self.buffers[replica] = Buffers({}, len(replica.manifest.tables), len(replica.outputs))
         return counted
 
-    def _fill(self, works: Sequence[Work], share: Share | None) -> None:
+    def _fill(self, works: Sequence[Work], sub_request: SubRequest | None) -> None:
         """Writes the works' rows into a tray; raises why that failed, and then nobody else answers them."""
         replica = works[0].replica
         rows = sum([work.rows for work in works])
         counted = self._counted(replica)
-        span, batch = self._stages.reserve(replica, rows, share)
+        span, batch = self._stages.reserve(replica, rows, sub_request)
         answered: Sequence[Work] = ()
         started_s = self._clock.now_s()
         try:
             state, tables = batch.state, batch.state.tables
-            bound, spans = self._cut(works, 0, rows)
+            bound, spans = self._slice_works(works, 0, rows)
             if replica.remote is not None:
-                stand_in = replica.remote.stand_in(tables, state.epoch, bound, spans)
-                tables = tables if stand_in is None else stand_in.tables
+                batch_tables = replica.remote.batch_tables(tables, state.epoch, bound, spans)
+                tables = tables if batch_tables is None else batch_tables.tables
             x = batch.buffers.rows()[span.first : span.first + rows]
-            fill = replica.plan.fill if share is None else share.scatter.fill
+            fill = replica.plan.fill if sub_request is None else sub_request.split_request.fill
             fill(tables, state.epoch, bound, spans, x, counted.counts)
-            replica.costs.filled(1, rows, sum([work.ids for work in works]), self._clock.now_s() - started_s)
+            replica.costs.record_fill(1, rows, sum([work.ids for work in works]), self._clock.now_s() - started_s)
             answered = works
         finally:
-            self._stages.filled(span, answered, self.wait_s, self._clock.now_s() - started_s)
+            self._stages.mark_filled(span, answered, self.wait_s, self._clock.now_s() - started_s)
 
 
-def _pieces(works: Sequence[Work], most: int) -> Iterator[list[Work]]:
+def _chunks(works: Sequence[Work], most: int) -> Iterator[list[Work]]:
     """The works in order, together while they have at most so many rows."""
     piece: list[Work] = []
     rows = 0
@@ -348,11 +349,11 @@ def _answered(batch: DeviceBatch, results: Outputs) -> Outputs:
     }
 
 
-def _finish(share: Share, outputs: Outputs, error: FreshetError | None) -> bool:
+def _finish(sub_request: SubRequest, outputs: Outputs, error: FreshetError | None) -> bool:
     """One share of a scattered request is done with; whether it was answered with that."""
     if error is not None:
-        share.scatter.fail(error)
+        sub_request.split_request.fail(error)
     else:
-        for name, result in share.scatter.results_of(share).items():
+        for name, result in sub_request.split_request.results_for(sub_request).items():
             result[...] = outputs[name]
-    return share.scatter.leave()
+    return sub_request.split_request.release()

@@ -4,11 +4,12 @@ Policies say which queue a request joins: `shared` is one queue that idle sessio
 caller) and `least-loaded` (by predicted work) are one queue a session.
 
 A request that idle sessions share, or that is larger than what may run in one go (CostTable.piece_rows), is scattered
-(processor.sessions.scatter): it is queued as one ticket, or one a queue, and leaves in pieces. Inline, the owner's loop
-turns between two of them, so that others are read, answered and take their turns while a large request is computed.
+(processor.sessions.split_request): it is queued as one ticket, or one a queue, and leaves in pieces. Inline, the
+owner's loop turns between two of them, so that others are read, answered and take their turns while a large request is
+computed.
 
 Computing happens on the sessions' own threads, or `inline`: one session without a thread, driven through run_once() by
-an owner (an event loop that attach() has named) or, without one, by whoever waits for a reply. Inline there is no
+an owner (an event loop that set_owner() has named) or, without one, by whoever waits for a reply. Inline there is no
 hand-over between threads at all: what arrived in one turn of the owner's loop is the next batch. Further sessions of an
 inline group are helpers, with threads: they take what is worth a hand-over, and only while a core is spare that no
 process of the server computes on (processor.sessions.occupancy). So a large request, or a queue that only this process
@@ -20,12 +21,12 @@ Who owns what
 - A session sleeps on its gate, a lock that it has taken once and that whoever wakes it releases. It stands in its
   queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
 - Inline, done() is called on the owner's thread: a helper hands its replies home.
-- Numbers are reader's words of processor.versions.control: sessions use those below HOLDS, scattered requests those
-  from there on, trays of device stages the last of these, processor.sessions.shadow and .trial the very last. A number
-  is used again only after its session has ended. One group at most serves a version.
+- Numbers are reader's words of processor.versions.control: sessions use those below SESSION_READERS, scattered
+  requests those from there on, trays of device stages the last of these, processor.sessions.shadow and .trial the very
+  last. A number is used again only after its session has ended. One group at most serves a version.
 
 A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
-way to wakes another only when it holds more than one batch's worth (CostTable.shares), and a session that takes a batch
+way to wakes another only when it holds more than one batch's worth (CostTable.splits), and a session that takes a batch
 leaves the rest, if it is worth it, to the next, which it wakes.
 """
 
@@ -46,13 +47,13 @@ from freshet_serving.processor.backends.cost import FREE, WORTH
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
-from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, Taken
-from freshet_serving.processor.sessions.device import DeviceStages, StagedSession, trays_of
+from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
+from freshet_serving.processor.sessions.device import DeviceStages, StagedSession, staging_count
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
-from freshet_serving.processor.sessions.scatter import Scatter, Share
 from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, Compute, SessionOptions
+from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.control import PREVIEW_READER
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.watching.sketch import Sketch
@@ -62,11 +63,11 @@ log = logging.getLogger("freshet.sessions")
 
 Wake = Callable[[float], None]
 Post = Callable[[Done, PredictReply | FreshetError], None]
-HOLDS = MAX_SESSIONS
+SESSION_READERS = MAX_SESSIONS
 # What it takes to give a helper work and to have its reply back; half of a request has to take longer.
 HANDOVER_S = 1e-4
 # How fast the cost of the usual request is followed.
-USUAL_RATE = 1 / 16
+TYPICAL_COST_RATE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class GroupOptions(SessionOptions):
     @property
     def runs(self) -> int:
         """Buffers that a version is to have ready."""
-        return trays_of(self.device_stages) if self.device_stages else self.sessions
+        return staging_count(self.device_stages) if self.device_stages else self.sessions
 
     @property
     def all_cpus(self) -> frozenset[int]:
@@ -100,7 +101,7 @@ class Queue:
         self.sessions = 0
         self.idle: list[SessionThread] = []
         self.waking = 0
-        self.running_s = self.usual_s = 0.0
+        self.running_s = self.typical_cost_s = 0.0
 
     @property
     def load_s(self) -> float:
@@ -113,7 +114,7 @@ class Queue:
             self.waking += 1
             self.idle.pop().gate.release()
 
-    def take(self, session: Session, now_s: float, hurry: bool, free: int, sessions: int) -> Taken[Work]:
+    def take(self, session: Session, now_s: float, hurry: bool, free: int, sessions: int) -> NextBatch[Work]:
         """The next batch, as the session's own from now on. free, sessions: see Batcher.take."""
         taken = self.batcher.take(now_s, free, hurry, sessions)
         if taken.batch:
@@ -135,7 +136,7 @@ class Queue:
         if session.predicted_s:
             self.running_s = max(0.0, self.running_s - session.predicted_s)
             measured_s = now_s - session.started_s
-            self.batcher.paced(session.predicted_s, measured_s)
+            self.batcher.record_duration(session.predicted_s, measured_s)
             session.stats.busy_s += measured_s
             session.predicted_s = 0.0
         session.started_s = now_s if self.batcher else 0.0
@@ -171,10 +172,10 @@ class SessionGroup:
         self._threads: list[SessionThread] = []
         self._count = 0
         self._turns = count()
-        self._holds = list(range(HOLDS, PREVIEW_READER))
+        self._free_readers = list(range(SESSION_READERS, PREVIEW_READER))
         self._device: DeviceStages | None = None
         if options.device_stages:
-            words = [self._holds.pop() for _ in range(trays_of(options.device_stages))]
+            words = [self._free_readers.pop() for _ in range(staging_count(options.device_stages))]
             self._device = DeviceStages(options.device_stages, words, clock, options.all_cpus)
         # Of sessions that have ended, and of requests that no session has met.
         self._past = SessionStats()
@@ -185,7 +186,7 @@ class SessionGroup:
         self._wake: Wake | None = None
         self._post: Post | None = None
         self._owner = 0
-        self._asked = False
+        self._run_requested = False
         if options.compute == "inline":
             self._inline = Session(0, clock, self._occupancy)
             self._queues.append(Queue(options))
@@ -222,7 +223,7 @@ class SessionGroup:
             return
         with self._lock:
             queue = min(queues, key=_load_s)
-            self._check(queue, 1, 0, queue.usual_s, timeout_s)
+            self._check(queue, 1, 0, queue.typical_cost_s, timeout_s)
 
     def enqueue(self, work: Work) -> None:
         """Queues work; raises NotReady, or Overloaded with the time that the queue takes to drain. Its deadline is on
@@ -231,35 +232,35 @@ class SessionGroup:
             if self._closing:
                 raise NotReady("the processor is closed")
             now_s = self._clock.now_s()
-            shares = self._shares(work)
-            scattered = shares > 1 or self._is_large(work)
+            splits = self._split_count(work)
+            scattered = splits > 1 or self._is_large(work)
             queue = self._route(work)
             if queue.batcher:
-                patience_s = None if work.deadline_s is None else work.deadline_s - now_s
-                own_s = queue.batcher.predict_s(work.replica, work.rows // shares, work.ids // shares)
+                slack_s = None if work.deadline_s is None else work.deadline_s - now_s
+                own_s = queue.batcher.predict_s(work.replica, work.rows // splits, work.ids // splits)
                 if not scattered:
-                    queue.usual_s += USUAL_RATE * (own_s - queue.usual_s)
-                self._check(queue, work.rows, work.ids, own_s, patience_s, scattered)
+                    queue.typical_cost_s += TYPICAL_COST_RATE * (own_s - queue.typical_cost_s)
+                self._check(queue, work.rows, work.ids, own_s, slack_s, scattered)
             self._past.predicted_wait_s += (queue.batcher.wait_s + queue.running_s) / queue.sessions
             if not scattered:
                 queue.batcher.put(work, work.replica, now_s)
                 if queue.idle and self._inline is None:
                     queue.wake()
             else:
-                self._scatter(work, shares, now_s)
-            if self._wake is not None and not self._asked:
-                self._ask(0.0)
+                self._enqueue_split(work, splits, now_s)
+            if self._wake is not None and not self._run_requested:
+                self._request_run(0.0)
 
-    def attach(self, wake: Wake, post: Post) -> bool:
+    def set_owner(self, wake: Wake, post: Post) -> bool:
         """Makes the calling thread the owner: done() is called on it, within run_once(), which it calls soon after
         wake(delay_s) was called, from any thread, or soon after post(done, reply) was. False with compute "threads":
         nothing changes."""
         with self._lock:
             if self._inline is None:
                 return False
-            self._wake, self._post, self._owner, self._asked = wake, post, threading.get_ident(), False
+            self._wake, self._post, self._owner, self._run_requested = wake, post, threading.get_ident(), False
             if self._queues[0].batcher:
-                self._ask(0.0)
+                self._request_run(0.0)
             return True
 
     @property
@@ -279,12 +280,12 @@ class SessionGroup:
             raise RuntimeError("the sessions of this group have threads of their own")
         with self._turn:
             with self._lock:
-                self._asked = False
+                self._run_requested = False
                 taken = queue.take(session, self._clock.now_s(), hurry, 1 + self._helpers(queue), self._count)
                 if taken.batch:
                     self._occupancy.change(1)
                     if queue.batcher:
-                        self._wake_one(queue)
+                        self._wake_session(queue)
             self._expire(taken.expired)
             if taken.batch:
                 session.run(taken.batch)
@@ -294,13 +295,13 @@ class SessionGroup:
                 if taken.batch:
                     self._occupancy.change(-1)
                 if queue.batcher:
-                    self._ask(0.0 if taken.until_s is None else max(0.0, taken.until_s - now_s))
+                    self._request_run(0.0 if taken.until_s is None else max(0.0, taken.until_s - now_s))
             return bool(taken.batch)
 
     def serve(self, thread: SessionThread) -> None:
         """The life of a session's thread."""
         session, queue = thread.session, thread.queue
-        taken: Taken[Work] = Taken([], [])
+        taken: NextBatch[Work] = NextBatch([], [])
         while True:
             with self._lock:
                 now_s = self._clock.now_s()
@@ -310,7 +311,7 @@ class SessionGroup:
                     self._occupancy.change(-1)
                 if thread.retired:
                     # It may have been woken for work that another one has to do now.
-                    self._wake_one(queue)
+                    self._wake_session(queue)
                     break
                 if self._inline is None:
                     free = 1 + queue.waking + len(queue.idle)
@@ -318,11 +319,11 @@ class SessionGroup:
                 elif self._occupancy.spare > 0:
                     taken = queue.take(session, now_s, self._closing, 1 + self._helpers(queue), self._count)
                 else:
-                    taken = Taken([], [])
+                    taken = NextBatch([], [])
                 if taken.batch:
                     thread.computing = True
                     self._occupancy.change(1)
-                    self._wake_one(queue)
+                    self._wake_session(queue)
                 elif not taken.expired:
                     if self._closing and (self._inline is not None or not queue.batcher):
                         break
@@ -333,10 +334,10 @@ class SessionGroup:
                 if taken.batch:
                     if self._inline is not None:
                         for work in taken.batch:
-                            work.done = partial(self._home, work.done)
+                            work.done = partial(self._deliver, work.done)
                     session.run(taken.batch)
                 # A session that waits must not hold the replica of its last batch: its version may be served no more.
-                taken = Taken([], [])
+                taken = NextBatch([], [])
                 continue
             in_time = thread.gate.acquire(timeout=-1 if taken.until_s is None else max(0.0, taken.until_s - now_s))
             with self._lock:
@@ -351,8 +352,8 @@ class SessionGroup:
     def resize(self, sessions: int) -> None:
         """So many sessions from now on. Those that are too many finish their batch; what waits for them goes to the
         others. Raises BadInput."""
-        if not 1 <= sessions <= HOLDS:
-            raise BadInput(f"sessions: 1 to {HOLDS} wanted, got {sessions}")
+        if not 1 <= sessions <= SESSION_READERS:
+            raise BadInput(f"sessions: 1 to {SESSION_READERS} wanted, got {sessions}")
         with self._lock:
             if self._closing:
                 raise NotReady("the processor is closed")
@@ -460,10 +461,10 @@ class SessionGroup:
                 self._past_sketches[replica] = ended if before is None else before + ended
 
     def _check(
-        self, queue: Queue, rows: int, ids: int, own_s: float, patience_s: float | None, divided: bool = False
+        self, queue: Queue, rows: int, ids: int, own_s: float, slack_s: float | None, divided: bool = False
     ) -> None:
         try:
-            queue.batcher.admit(rows, own_s, patience_s, queue.sessions, queue.running_s, ids, divided)
+            queue.batcher.check_capacity(rows, own_s, slack_s, queue.sessions, queue.running_s, ids, divided)
         except Overloaded as error:
             if error.late:
                 self._past.refused_late += 1
@@ -471,21 +472,21 @@ class SessionGroup:
                 self._past.refused_full += 1
             raise
 
-    def _shares(self, work: Work) -> int:
+    def _split_count(self, work: Work) -> int:
         """On how many sessions to run a request at the same time: as many as there are, if that costs no more than
         being done sooner is worth, or nothing when no session idles."""
         sessions = self._count
-        if sessions == 1 or work.rows == 1 or not self._holds:
+        if sessions == 1 or work.rows == 1 or not self._free_readers:
             return 1
         if self._device is not None:
             return min(sessions, -(-work.rows // work.replica.costs.max_rows))
         if self._inline is not None:
             queue = self._queues[0]
-            if queue.batcher or work.replica.costs.predict(work.rows, work.ids) < 2 * HANDOVER_S:
+            if queue.batcher or work.replica.costs.batch_s(work.rows, work.ids) < 2 * HANDOVER_S:
                 return 1
-            return work.replica.costs.shares(work.rows, max(1, min(len(queue.idle) + 1, self._occupancy.spare)))
+            return work.replica.costs.splits(work.rows, max(1, min(len(queue.idle) + 1, self._occupancy.spare)))
         idle = sum([len(queue.idle) for queue in self._queues])
-        return work.replica.costs.shares(work.rows, sessions, WORTH if idle > 1 else FREE)
+        return work.replica.costs.splits(work.rows, sessions, WORTH if idle > 1 else FREE)
 
     def _most_rows(self, work: Work) -> int:
         """Rows of a request that run in one go at most. With device stages they have to fit into a tray."""
@@ -497,22 +498,22 @@ class SessionGroup:
         few = work.ids <= LIGHT_IDS or work.ids <= work.replica.costs.heavy_ids
         if few and work.rows <= self._most_rows(work):
             return False
-        if not self._holds:
+        if not self._free_readers:
             raise Overloaded("queue: too many requests are larger than the largest batch")
         return True
 
-    def _scatter(self, work: Work, shares: int, now_s: float) -> None:
+    def _enqueue_split(self, work: Work, splits: int, now_s: float) -> None:
         """Queues a request that leaves in pieces, for so many sessions at a time."""
         if self._inline is not None:
-            work.done = partial(self._home, work.done)
-        scatter = Scatter(work, shares, self._most_rows(work), self._holds)
-        tickets = scatter.shares(min(shares, len(self._queues)))
-        for share in tickets:
-            queue = self._route(share)
-            queue.batcher.put(share, work.replica, now_s)
+            work.done = partial(self._deliver, work.done)
+        split_request = SplitRequest(work, splits, self._most_rows(work), self._free_readers)
+        tickets = split_request.splits(min(splits, len(self._queues)))
+        for sub_request in tickets:
+            queue = self._route(sub_request)
+            queue.batcher.put(sub_request, work.replica, now_s)
             # Inline, one of those that are to compute is the owner.
-            for _ in range(shares // len(tickets) - (self._inline is not None)):
-                self._wake_one(queue)
+            for _ in range(splits // len(tickets) - (self._inline is not None)):
+                self._wake_session(queue)
 
     def _route(self, work: Work) -> Queue:
         """The queue that a request joins."""
@@ -521,7 +522,7 @@ class SessionGroup:
             return queues[0]
         if policy == "least-loaded":
             return min(queues, key=_load_s)
-        if policy == "mod" and work.caller is not None and not isinstance(work, Share):
+        if policy == "mod" and work.caller is not None and not isinstance(work, SubRequest):
             return queues[work.caller % len(queues)]
         return queues[next(self._turns) % len(queues)]
 
@@ -532,22 +533,22 @@ class SessionGroup:
             return 0
         return max(0, min(len(queue.idle), self._occupancy.spare - 1))
 
-    def _wake_one(self, queue: Queue) -> None:
+    def _wake_session(self, queue: Queue) -> None:
         """Wakes a session for what is queued; inline a helper, where a core is spare for it."""
         if self._inline is None or (queue.batcher.work_s >= HANDOVER_S and self._occupancy.spare > queue.waking):
             queue.wake()
 
-    def _home(self, done: Done, reply: PredictReply | FreshetError) -> None:
+    def _deliver(self, done: Done, reply: PredictReply | FreshetError) -> None:
         """Calls done() on the owner's thread, where there is one."""
         if self._post is None or threading.get_ident() == self._owner:
             done(reply)
         else:
             self._post(done, reply)
 
-    def _ask(self, delay_s: float) -> None:
+    def _request_run(self, delay_s: float) -> None:
         """Has the owner call run_once(), once for as many requests as come before it does."""
-        if self._wake is not None and not self._asked:
-            self._asked = delay_s == 0
+        if self._wake is not None and not self._run_requested:
+            self._run_requested = delay_s == 0
             try:
                 self._wake(delay_s)
             except RuntimeError:
@@ -561,11 +562,11 @@ class SessionGroup:
             self._past.expired += len(expired)
         for work in expired:
             error = Expired("the request's deadline passed, or came too close, while it was queued")
-            if isinstance(work, Share):
-                work.scatter.fail(error)
-                work.scatter.leave()
+            if isinstance(work, SubRequest):
+                work.split_request.fail(error)
+                work.split_request.release()
             else:
-                answer(partial(self._home, work.done) if self._inline is not None else work.done, error)
+                answer(partial(self._deliver, work.done) if self._inline is not None else work.done, error)
 
 
 def _load_s(queue: Queue) -> float:

@@ -6,7 +6,7 @@ computing    threads of it that are computing. A hint: two processes may both ta
              batch, which then takes longer, and no more.
 beats        counts up while the process gets on: with every run of an executable, and while its loop turns. Several
              threads of the process write it, and one of two increments at once may be lost; what is looked for is
-             whether it moves (serving.workers.fleet).
+             whether it moves (serving.workers.worker_pool).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ class Occupancy:
         self,
         cores: int,
         words: NDArray[np.int64] | None = None,
-        seat: int = 0,
+        slot: int = 0,
         beats: NDArray[np.int64] | None = None,
     ) -> None:
         """words, beats: int64 [processes], shared by all; None for a process alone. seat: this process's word."""
         # Items of a memoryview come at a fraction of what those of an array take.
         self._words, self._beats = (
-            memoryview((np.zeros(seat + 1, np.int64) if given is None else given).data) for given in (words, beats)
+            memoryview((np.zeros(slot + 1, np.int64) if given is None else given).data) for given in (words, beats)
         )
-        self._cores, self._seat, self._own = cores, seat, 0
+        self._cores, self._slot, self._own = cores, slot, 0
 
     def change(self, threads: int) -> None:
         """So many threads more compute in this process; fewer, when negative."""
         self._own += threads
-        self._words[self._seat] = self._own
+        self._words[self._slot] = self._own
 
     def beat(self) -> None:
         """This process gets on."""
-        self._beats[self._seat] += 1
+        self._beats[self._slot] += 1
 
     @property
     def crowded(self) -> bool:

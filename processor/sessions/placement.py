@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.allowance import Allowance
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import available, numa_nodes, parse_cpusets, spread
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.options import check
+from freshet_serving.processor.resource_limits import ResourceLimits
 from freshet_serving.processor.sessions.group import GroupOptions, SessionGroup
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupConfig, SessionConfig, SessionOptions
@@ -101,7 +101,7 @@ class Groups:
         """occupancy: see SessionGroup."""
         self._groups: dict[str, SessionGroup] = {}
         self._by_model: dict[str, SessionGroup] = {}
-        cores = Allowance.here().cores
+        cores = ResourceLimits.here().cores
         occupancy = occupancy or Occupancy(cores)
         for name, (models, options) in plan(config, available(), numa_nodes(), cores).items():
             group = self._groups[name] = SessionGroup(options, clock, occupancy)

@@ -17,21 +17,21 @@ from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.features.plan import BoundRequest
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.sessions.canary_trial import CanaryTrials, Pair
 from freshet_serving.processor.sessions.group import Post, Wake
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest, Work
 from freshet_serving.processor.sessions.shadow import Shadow
-from freshet_serving.processor.sessions.trial import Pair, Trials
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.traffic import Traffic
-from freshet_serving.processor.watching.judge import Evidence
-from freshet_serving.processor.watching.stats import Compared, GroupStats
+from freshet_serving.processor.watching.canary_judge import CanaryEvidence
+from freshet_serving.processor.watching.stats import GroupStats, ShadowComparison
 
 # How often a thread that waits for an inline reply looks whether the owner is still there to compute it.
 OWNER_GONE_S = 0.05
 
 
-Tap = Callable[[PredictRequest, Replica, BoundRequest, Done], Done]
+Interceptor = Callable[[PredictRequest, Replica, BoundRequest, Done], Done]
 """Sees every request on its way in; what it returns is called in the place of done. It must neither block nor raise."""
 
 
@@ -44,15 +44,17 @@ class Predictor(ABC):
         self._own_limits: dict[str, RequestLimits] = {}
         # Models whose requests are split by the value of an input; nearly always none.
         self._by_input: dict[str, Callable[[PredictRequest], Replica | None]] = {}
-        self._taps: tuple[Tap, ...] = ()
+        self._interceptors: tuple[Interceptor, ...] = ()
         self._shadow: Shadow | None = None
-        self._trials: Trials | None = None
+        self._trials: CanaryTrials | None = None
 
-    def tap(self, tap: Tap) -> None:
+    def intercept(self, intercept: Interceptor) -> None:
         """Adds a tap, which requests pass from now on."""
-        self._taps = (*self._taps, tap)
+        self._interceptors = (*self._interceptors, intercept)
 
-    def follow(self, traffic: Mapping[str, Traffic], shadows: Mapping[str, Replica], trials: Sequence[Pair]) -> None:
+    def update_traffic(
+        self, traffic: Mapping[str, Traffic], shadows: Mapping[str, Replica], trials: Sequence[Pair]
+    ) -> None:
         """The traffic of every model, the shadows of those that have one, and who is on trial, whenever they have
         changed: what submit() has to look at beyond route()."""
         self._own_limits = {model: self._limits.over(t.limits) for model, t in traffic.items() if t.limits}
@@ -63,20 +65,22 @@ class Predictor(ABC):
         }
         if self._shadow is None and shadows:
             self._shadow = Shadow(self._groups, self._clock)
-            self.tap(self._shadow)
+            self.intercept(self._shadow)
         if self._shadow is not None:
-            self._shadow.follow({model: (replica, traffic[model].shadow_share) for model, replica in shadows.items()})
+            self._shadow.update_traffic(
+                {model: (replica, traffic[model].shadow_share) for model, replica in shadows.items()}
+            )
         if self._trials is None and trials:
-            self._trials = Trials(self._clock)
-            self.tap(self._trials)
+            self._trials = CanaryTrials(self._clock)
+            self.intercept(self._trials)
         if self._trials is not None:
-            self._trials.follow(trials)
+            self._trials.update_traffic(trials)
 
-    def compared(self) -> dict[tuple[str, int], Compared]:
+    def shadow_comparisons(self) -> dict[tuple[str, int], ShadowComparison]:
         """The shadows' snapshots, by model and version."""
-        return self._shadow.compared() if self._shadow is not None else {}
+        return self._shadow.shadow_comparisons() if self._shadow is not None else {}
 
-    def evidence(self) -> dict[Pair, Evidence]:
+    def evidence(self) -> dict[Pair, CanaryEvidence]:
         """What has been gathered of the canaries that are on trial."""
         return self._trials.evidence() if self._trials is not None else {}
 
@@ -102,7 +106,7 @@ class Predictor(ABC):
         """The replica that answers a request; raises NotFound or NotReady. key: requests of one are answered by one
         version, as long as the split stays."""
 
-    def admit(
+    def select_replica(
         self,
         model: str,
         version: int | None,
@@ -135,16 +139,16 @@ class Predictor(ABC):
 
     def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None:
         """Validates and queues; done() is called once, on a session's thread or the owner's, and must not block.
-        replica: what admit() gave for the request, if it was asked."""
+        replica: what select_replica() gave for the request, if it was asked."""
         if replica is None:
             replica = self.route(request.model, request.version, request.label, request.key)
         if self._by_input and request.model in self._by_input:
             replica = self._by_input[request.model](request) or replica
-        bound = replica.plan.bind(request.inputs, self._own_limits.get(request.model, self._limits))
+        bound = replica.plan.bind_inputs(request.inputs, self._own_limits.get(request.model, self._limits))
         if replica.sample.wanted:
             replica.sample.take(bound, request.inputs)
-        for tap in self._taps:
-            done = tap(request, replica, bound, done)
+        for intercept in self._interceptors:
+            done = intercept(request, replica, bound, done)
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
         self._groups.of(request.model).enqueue(
             Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller)
@@ -158,11 +162,11 @@ class Predictor(ABC):
         key = first_value(request.inputs.get(name))
         return None if key is None else self.route(request.model, key=key)
 
-    def attach(self, wake: Wake, post: Post) -> bool:
-        """Inline compute: makes the calling thread, an event loop's, the one that computes; see SessionGroup.attach.
+    def set_owner(self, wake: Wake, post: Post) -> bool:
+        """Inline compute: makes the calling thread, an event loop's, the one that computes; see SessionGroup.set_owner.
         False where sessions have threads: done() is called on those."""
         inline = self._groups.inline
-        return inline is not None and inline.attach(wake, post)
+        return inline is not None and inline.set_owner(wake, post)
 
     def run_once(self) -> None:
         """Inline compute: the next batch, in this thread."""

@@ -22,15 +22,15 @@ from freshet_serving.processor.backends.buffers import Buffers
 from freshet_serving.processor.backends.cost import CostTable
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import FreshetError, NotReady
-from freshet_serving.processor.features.plan import BoundRequest, Unfit, address
+from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput, address
 from freshet_serving.processor.package.manifest import CANDIDATE, USER
-from freshet_serving.processor.package.roles import LENT
+from freshet_serving.processor.package.roles import USER_VECTOR
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
-from freshet_serving.processor.sessions.scatter import Scatter, Share
-from freshet_serving.processor.versions.once import UserOnce
+from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.replica import Replica, State
-from freshet_serving.processor.watching.sketch import Block, note_batch, note_scores
+from freshet_serving.processor.versions.user_split import UserSplitRuntime
+from freshet_serving.processor.watching.sketch import StatsBlock, note_batch, note_scores
 from freshet_serving.processor.watching.stats import SessionStats
 
 log = logging.getLogger("freshet.sessions")
@@ -40,7 +40,7 @@ EXPLORE_EVERY = 64
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningBatch:
     """A batch while it is computed. tables: int64 [T, TABLE_FIELDS], remote rows stood in for. fill: SparsePlan.fill,
     or a scatter's. sparse_s to padded: of all its runs so far."""
 
@@ -55,8 +55,8 @@ class Running:
     padded: int = 0
 
 
-def note(
-    block: Block,
+def record_batch(
+    block: StatsBlock,
     requests: int,
     rows: int,
     padded: int,
@@ -92,8 +92,8 @@ class Session:
 
     def run(self, batch: Sequence[Work]) -> None:
         """Computes a batch of one target and answers every request of it."""
-        if isinstance(batch[0], Share):
-            self._run_share(batch[0])
+        if isinstance(batch[0], SubRequest):
+            self._run_sub_request(batch[0])
             return
         replica = batch[0].replica
         rows = sum([work.rows for work in batch])
@@ -106,14 +106,14 @@ class Session:
             finally:
                 replica.unpin(self.number)
         except Exception as error:
-            again = parts_again(batch, error)
+            again = retry_groups(batch, error)
             if again is not None:
                 for part in again:
                     self.run(part)
                 return
             self.stats.failed += len(batch)
             self._buffers(replica).block.fail(len(batch))
-            reason = told(error)
+            reason = client_error(error)
             for work in batch:
                 answer(work.done, reason)
             return
@@ -132,41 +132,49 @@ class Session:
             answer(work.done, PredictReply(outputs, generation, model, timing))
             at = stop
 
-    def _run_share(self, share: Share) -> None:
-        scatter, stats = share.scatter, self.stats
+    def _run_sub_request(self, sub_request: SubRequest) -> None:
+        split_request, stats = sub_request.split_request, self.stats
         try:
-            if scatter.enter():
-                if share.rows:
-                    results = scatter.results_of(share)
-                    timing = self._compute(share.replica, scatter.state, [share], share.rows, results, 0, scatter)
+            if split_request.acquire():
+                if sub_request.rows:
+                    results = split_request.results_for(sub_request)
+                    timing = self._compute(
+                        sub_request.replica,
+                        split_request.state,
+                        [sub_request],
+                        sub_request.rows,
+                        results,
+                        0,
+                        split_request,
+                    )
                 else:
-                    timing = self._look_up(share)
-                scatter.ran(self.number, timing)
-                stats.rows += share.rows
+                    timing = self._look_up(sub_request)
+                split_request.record_run(self.number, timing)
+                stats.rows += sub_request.rows
                 stats.batches += 1
-        except Unfit as error:
-            scatter.fail(share.replica.plan.refusal(share.bound) or error)
+        except NonFiniteInput as error:
+            split_request.fail(sub_request.replica.plan.non_finite_error(sub_request.bound) or error)
         except Exception as error:
-            scatter.fail(told(error))
+            split_request.fail(client_error(error))
             stats.failed += 1
-            self._buffers(share.replica).block.fail(1)
-        if scatter.leave():
+            self._buffers(sub_request.replica).block.fail(1)
+        if split_request.release():
             stats.requests += 1
-            self._buffers(share.replica).block.done(1)
+            self._buffers(sub_request.replica).block.done(1)
 
-    def _look_up(self, share: Share) -> Timing:
+    def _look_up(self, sub_request: SubRequest) -> Timing:
         """A share of no rows: looks up some of what all rows have in common."""
-        replica, state, began_s = share.replica, share.scatter.state, self._clock.now_s()
-        share.scatter.look_up(state.tables, state.epoch, self._buffers(replica).counts)
+        replica, state, began_s = sub_request.replica, sub_request.split_request.state, self._clock.now_s()
+        sub_request.split_request.look_up(state.tables, state.epoch, self._buffers(replica).counts)
         ended_s = self._clock.now_s()
-        replica.costs.filled(0, 0, share.ids, ended_s - began_s)
+        replica.costs.record_fill(0, 0, sub_request.ids, ended_s - began_s)
         self._occupancy.beat()
         return Timing(began_s, ended_s, ended_s - began_s, 0.0, 0, 0)
 
     def _buffers(self, replica: Replica) -> Buffers:
         buffers = self.buffers.get(replica)
         if buffers is None:
-            buffers = self.buffers[replica] = replica.lend()
+            buffers = self.buffers[replica] = replica.borrow_buffers()
         return buffers
 
     def _compute(
@@ -177,43 +185,49 @@ class Session:
         rows: int,
         results: Outputs,
         requests: int,
-        scatter: Scatter | None = None,
+        split_request: SplitRequest | None = None,
     ) -> Timing:
         """Scores of all rows of the works, one after another; notes what the batch was like. requests: those that this
         answers. scatter: of the one work, a share."""
         began_s = self._clock.now_s()
         buffers = self._buffers(replica)
         # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
-        stand_in = None
+        batch_tables = None
         if replica.remote is not None:
-            stand_in = replica.remote.stand_in(state.tables, state.epoch, *self._cut(works, 0, rows))
-        tables = state.tables if stand_in is None else stand_in.tables
-        fill = replica.plan.fill if scatter is None else scatter.fill
-        batch = Running(replica, state, tables, buffers, results, fill)
-        if replica.once is None:
-            self._whole(batch, works, rows, 0)
-        elif scatter is None:
-            self._by_way(batch, replica.once, works, rows)
-        elif works[0].bound.once and not scatter.first_pieces and replica.once.pays(scatter.rows):
-            if scatter.lent is None:
-                scatter.lent = self._users(batch, replica.once, works)[0].copy()
+            batch_tables = replica.remote.batch_tables(state.tables, state.epoch, *self._slice_works(works, 0, rows))
+        tables = state.tables if batch_tables is None else batch_tables.tables
+        fill = replica.plan.fill if split_request is None else split_request.fill
+        batch = RunningBatch(replica, state, tables, buffers, results, fill)
+        if replica.user_split is None:
+            self._run_whole(batch, works, rows, 0)
+        elif split_request is None:
+            self._run_cheapest(batch, replica.user_split, works, rows)
+        elif (
+            works[0].bound.user_split
+            and not split_request.lookup_chunks
+            and replica.user_split.worth_splitting(split_request.rows)
+        ):
+            if split_request.user_vector is None:
+                split_request.user_vector = self._run_users(batch, replica.user_split, works)[0].copy()
                 self.stats.user_once += 1
-            self._candidates(batch, replica.once, scatter.lent, works[0], 0)
+            self._run_candidates(batch, replica.user_split, split_request.user_vector, works[0], 0)
         else:
-            self._whole(batch, works, rows, 0)
+            self._run_whole(batch, works, rows, 0)
         sparse_s, dense_s = batch.sparse_s, batch.dense_s
-        note(buffers.block, requests, rows, batch.padded, results, self.wait_s, sparse_s, dense_s)
+        record_batch(buffers.block, requests, rows, batch.padded, results, self.wait_s, sparse_s, dense_s)
         return Timing(began_s, self._clock.now_s(), sparse_s, dense_s, len(works), rows)
 
-    def _by_way(self, batch: Running, once: UserOnce, works: Sequence[Work], rows: int) -> None:
+    def _run_cheapest(
+        self, batch: RunningBatch, user_split: UserSplitRuntime, works: Sequence[Work], rows: int
+    ) -> None:
         """Each of the works whole or in parts, whichever takes less."""
         alone: list[tuple[Work, int]] = []
         together: list[Work] = []
         at = 0
         for work in works:
-            if work.bound.once and once.pays(work.rows):
+            if work.bound.user_split and user_split.worth_splitting(work.rows):
                 if together:
-                    self._whole(batch, together, sum([w.rows for w in together]), at)
+                    self._run_whole(batch, together, sum([w.rows for w in together]), at)
                     at += sum([w.rows for w in together])
                     together = []
                 alone.append((work, at))
@@ -221,106 +235,114 @@ class Session:
             else:
                 together.append(work)
         if together:
-            self._whole(batch, together, rows - at, at)
+            self._run_whole(batch, together, rows - at, at)
         if alone:
-            self._once(batch, once, alone)
+            self._run_user_split(batch, user_split, alone)
 
-    def _whole(self, batch: Running, works: Sequence[Work], rows: int, first: int) -> None:
+    def _run_whole(self, batch: RunningBatch, works: Sequence[Work], rows: int, first: int) -> None:
         """All rows of the works, bucket by bucket, to the results from row `first` on; measures what they cost."""
         replica, state, tables, buffers = batch.replica, batch.state, batch.tables, batch.buffers
         costs, fill, now_s, stats = replica.costs, batch.fill, self._clock.now_s, self.stats
         timer_s = self._timer(replica)
-        cover = costs.cover(rows)
-        if len(cover) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
-            cover = costs.explore(rows)
+        bucket_plan = costs.bucket_plan(rows)
+        if len(bucket_plan) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
+            bucket_plan = costs.explore(rows)
         at, sparse_s, dense_s = 0, 0.0, 0.0
-        for bucket in cover:
+        for bucket in bucket_plan:
             stop = min(at + bucket, rows)
             started_s = now_s()
             x, outputs, run = buffers.get(state.executables[bucket])
-            bound, spans = self._cut(works, at, stop)
+            bound, spans = self._slice_works(works, at, stop)
             fill(tables, state.epoch, bound, spans, x, buffers.counts)
             filled_s = now_s()
-            self._priced(run, costs, bucket, timer_s)
+            self._timed_run(run, costs, bucket, timer_s)
             ended_s = now_s()
             sparse_s += filled_s - started_s
             dense_s += ended_s - filled_s
             for name, result in batch.results.items():
                 result[first + at : first + stop] = outputs[name][: stop - at]
-            self._ran(batch, bucket, stop - at)
+            self._record_run(batch, bucket, stop - at)
             at = stop
-        costs.filled(len(cover), rows, sum([work.ids for work in works]), sparse_s)
+        costs.record_fill(len(bucket_plan), rows, sum([work.ids for work in works]), sparse_s)
         batch.sparse_s += sparse_s
         batch.dense_s += dense_s
 
-    def _once(self, batch: Running, once: UserOnce, works: Sequence[tuple[Work, int]]) -> None:
+    def _run_user_split(
+        self, batch: RunningBatch, user_split: UserSplitRuntime, works: Sequence[tuple[Work, int]]
+    ) -> None:
         """Requests whose user's part is computed once, several users at a time; then each one's candidates. works: with
         the row of the results where each begins."""
         done = 0
-        for users in once.costs[USER].cover(len(works)):
+        for users in user_split.costs[USER].bucket_plan(len(works)):
             group = works[done : done + users]
             done += users
-            lent = self._users(batch, once, [work for work, _ in group], users)
-            for u, (work, first) in zip(lent, group):
-                self._candidates(batch, once, u, work, first)
+            user_vector = self._run_users(batch, user_split, [work for work, _ in group], users)
+            for u, (work, first) in zip(user_vector, group):
+                self._run_candidates(batch, user_split, u, work, first)
                 self.stats.user_once += 1
 
-    def _users(self, batch: Running, once: UserOnce, works: Sequence[Work], bucket: int = 0) -> NDArray[np.float32]:
+    def _run_users(
+        self, batch: RunningBatch, user_split: UserSplitRuntime, works: Sequence[Work], bucket: int = 0
+    ) -> NDArray[np.float32]:
         """What is computed of each work's user, float32 [bucket, user_width]; in buffers that the next call uses."""
         state, buffers, now_s = batch.state, batch.buffers, self._clock.now_s
-        costs, timer_s = once.costs[USER], self._timer(batch.replica)
-        bucket = bucket or costs.cover(len(works))[0]
+        costs, timer_s = user_split.costs[USER], self._timer(batch.replica)
+        bucket = bucket or costs.bucket_plan(len(works))[0]
         began_s = now_s()
-        x, lent, run = buffers.get(state.parts[USER][bucket], USER)
+        x, user_vector, run = buffers.get(state.parts[USER][bucket], USER)
         spans = np.zeros((len(works), 2), np.int64)
         spans[:, 1] = 1
-        once.fill[USER](batch.tables, state.epoch, [work.bound for work in works], spans, x, buffers.counts)
+        user_split.fill[USER](batch.tables, state.epoch, [work.bound for work in works], spans, x, buffers.counts)
         started_s = now_s()
-        self._priced(run, costs, bucket, timer_s)
+        self._timed_run(run, costs, bucket, timer_s)
         ended_s = now_s()
         self._occupancy.beat()
         batch.sparse_s += started_s - began_s
         batch.dense_s += ended_s - started_s
-        return lent[LENT]
+        return user_vector[USER_VECTOR]
 
-    def _candidates(self, batch: Running, once: UserOnce, u: NDArray[np.float32], work: Work, first: int) -> None:
+    def _run_candidates(
+        self, batch: RunningBatch, user_split: UserSplitRuntime, u: NDArray[np.float32], work: Work, first: int
+    ) -> None:
         """One work's candidates by what was computed of its user, to the results from row `first` on."""
         state, buffers, now_s = batch.state, batch.buffers, self._clock.now_s
-        costs, timer_s, at = once.costs[CANDIDATE], self._timer(batch.replica), 0
-        for bucket in costs.cover(work.rows):
+        costs, timer_s, at = user_split.costs[CANDIDATE], self._timer(batch.replica), 0
+        for bucket in costs.bucket_plan(work.rows):
             stop = min(at + bucket, work.rows)
             began_s = now_s()
             x, outputs, run = buffers.get(state.parts[CANDIDATE][bucket], CANDIDATE)
-            once.lend(u, x)
-            bound, spans = self._cut([work], at, stop)
-            once.fill[CANDIDATE](batch.tables, state.epoch, bound, spans, x, buffers.counts)
+            user_split.write_user_vector(u, x)
+            bound, spans = self._slice_works([work], at, stop)
+            user_split.fill[CANDIDATE](batch.tables, state.epoch, bound, spans, x, buffers.counts)
             started_s = now_s()
-            self._priced(run, costs, bucket, timer_s)
+            self._timed_run(run, costs, bucket, timer_s)
             ended_s = now_s()
             batch.sparse_s += started_s - began_s
             batch.dense_s += ended_s - started_s
             for name, result in batch.results.items():
                 result[first + at : first + stop] = outputs[name][: stop - at]
-            self._ran(batch, bucket, stop - at)
+            self._record_run(batch, bucket, stop - at)
             at = stop
 
-    def _priced(self, run: Callable[[], None], costs: CostTable, bucket: int, timer_s: Callable[[], float]) -> None:
+    def _timed_run(self, run: Callable[[], None], costs: CostTable, bucket: int, timer_s: Callable[[], float]) -> None:
         """Runs a bucket, and has the costs learn from it."""
         crowded, began_s = self._occupancy.crowded, timer_s()
         run()
-        costs.ran(bucket, timer_s() - began_s, crowded or self._occupancy.crowded)
+        costs.record_run(bucket, timer_s() - began_s, crowded or self._occupancy.crowded)
 
     def _timer(self, replica: Replica) -> Callable[[], float]:
         """What the replica's runs are timed by."""
         return self._clock.core_s if replica.in_thread else self._clock.now_s
 
-    def _ran(self, batch: Running, bucket: int, rows: int) -> None:
+    def _record_run(self, batch: RunningBatch, bucket: int, rows: int) -> None:
         """Notes a run of so many rows in a bucket."""
         batch.padded += bucket - rows
-        self.stats.ran(bucket, rows)
+        self.stats.record_run(bucket, rows)
         self._occupancy.beat()
 
-    def _cut(self, works: Sequence[Work], start: int, stop: int) -> tuple[list[BoundRequest], NDArray[np.int64]]:
+    def _slice_works(
+        self, works: Sequence[Work], start: int, stop: int
+    ) -> tuple[list[BoundRequest], NDArray[np.int64]]:
         """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""
         if len(works) == 1:
             work, spans = works[0], self._spans[:1]
@@ -341,17 +363,17 @@ class Session:
         return part, spans
 
 
-def parts_again(works: Sequence[Work], error: Exception) -> Sequence[Sequence[Work]] | None:
+def retry_groups(works: Sequence[Work], error: Exception) -> Sequence[Sequence[Work]] | None:
     """After an error that is not the whole batch's: in which parts the others are computed again. Those whose floats
     are refused are answered. None for any other error."""
-    if isinstance(error, Unfit):
+    if isinstance(error, NonFiniteInput):
         sound = []
         for work in works:
-            refusal = work.replica.plan.refusal(work.bound)
-            if refusal is None:
+            non_finite_error = work.replica.plan.non_finite_error(work.bound)
+            if non_finite_error is None:
                 sound.append(work)
             else:
-                answer(work.done, refusal)
+                answer(work.done, non_finite_error)
         if len(sound) < len(works):
             return [sound] if sound else []
     if isinstance(error, NotReady) and len(works) > 1:
@@ -360,7 +382,7 @@ def parts_again(works: Sequence[Work], error: Exception) -> Sequence[Sequence[Wo
     return None
 
 
-def told(error: Exception) -> FreshetError:
+def client_error(error: Exception) -> FreshetError:
     """The error that the client is told; a failure that is not its own is logged."""
     if isinstance(error, FreshetError):
         return error

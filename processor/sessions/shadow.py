@@ -25,14 +25,14 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, nbytes_of
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.plan import BoundRequest
-from freshet_serving.processor.sessions.aside import MAX_ROWS, SETTLE_S, Aside
+from freshet_serving.processor.sessions.background_worker import MAX_ROWS, SETTLE_S, BackgroundWorker
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.request import Done, Outputs, PredictReply, PredictRequest, Work
 from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.versions.control import SHADOW_READER
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.watching.sketch import Block, Sketch
-from freshet_serving.processor.watching.stats import Compared
+from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
+from freshet_serving.processor.watching.stats import ShadowComparison
 
 MAX_QUEUED = 256
 PATIENCE_S, POLL_S = 0.1, 0.002
@@ -41,22 +41,22 @@ BUSY_INTERVAL_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
-class Target:
+class ShadowTarget:
     """A model's shadow: what scores copies. share: of the requests of its model. block: differences of scores, as if
     they were scores."""
 
     replica: Replica
     share: float
-    block: Block
+    block: StatsBlock
     credit: float = 0.0
     dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Copy:
+class ShadowRequest:
     """A copy of a request that was answered. nbytes: of its inputs. outputs: of the version that answered."""
 
-    target: Target
+    target: ShadowTarget
     inputs: Mapping[str, Column]
     nbytes: int
     outputs: Outputs
@@ -69,26 +69,26 @@ class Shadow:
 
     def __init__(self, groups: Groups, clock: Clock) -> None:
         self._groups, self._clock = groups, clock
-        self._targets: dict[str, Target] = {}
-        self._kept: dict[tuple[str, int], Target] = {}
+        self._targets: dict[str, ShadowTarget] = {}
+        self._kept: dict[tuple[str, int], ShadowTarget] = {}
         self._session = Session(SHADOW_READER, clock)
-        self._busy = Busy(clock)
-        self._aside: Aside[Copy] = Aside("freshet-shadow", self._look)
+        self._cpu_usage = ThreadCpuUsage(clock)
+        self._worker: BackgroundWorker[ShadowRequest] = BackgroundWorker("freshet-shadow", self._look)
 
-    def follow(self, shadows: Mapping[str, tuple[Replica, float]]) -> None:
+    def update_traffic(self, shadows: Mapping[str, tuple[Replica, float]]) -> None:
         """The shadow of each model that has one, and its share; whenever that has changed."""
         kept = {}
         targets = {}
         for model, (replica, share) in shadows.items():
             key = (model, replica.manifest.version)
             old = self._kept.get(key)
-            block = old.block if old is not None else Block(len(replica.outputs))
-            target = Target(replica, share, block, dropped=old.dropped if old is not None else 0)
+            block = old.block if old is not None else StatsBlock(len(replica.outputs))
+            target = ShadowTarget(replica, share, block, dropped=old.dropped if old is not None else 0)
             targets[model] = kept[key] = target
         self._kept, self._targets = kept, targets
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
-        """See Predictor.tap: requests that name no version are copied."""
+        """See Predictor.intercept: requests that name no version are copied."""
         target = self._targets.get(request.model)
         if target is None or request.version is not None or request.label is not None or replica is target.replica:
             return done
@@ -96,7 +96,7 @@ class Shadow:
         if target.credit < 1.0:
             return done
         target.credit -= 1.0
-        self._busy.thread = threading.get_native_id()
+        self._cpu_usage.thread = threading.get_native_id()
         inputs, rows = request.inputs, bound.rows
 
         def copied(result: PredictReply | FreshetError) -> None:
@@ -104,55 +104,58 @@ class Shadow:
             if isinstance(result, FreshetError):
                 return
             due_s = self._clock.now_s() + SETTLE_S
-            if not self._aside.offer(Copy(target, inputs, nbytes_of(inputs), result.outputs, rows, due_s), MAX_QUEUED):
+            if not self._worker.offer(
+                ShadowRequest(target, inputs, nbytes_of(inputs), result.outputs, rows, due_s), MAX_QUEUED
+            ):
                 target.dropped += 1
 
         return copied
 
-    def compared(self) -> dict[tuple[str, int], Compared]:
+    def shadow_comparisons(self) -> dict[tuple[str, int], ShadowComparison]:
         """The comparisons with what was answered, by model and version, of the shadows that there are."""
         return {
-            key: Compared(Sketch.total(len(t.replica.outputs), [t.block]), t.dropped) for key, t in self._kept.items()
+            key: ShadowComparison(Sketch.total(len(t.replica.outputs), [t.block]), t.dropped)
+            for key, t in self._kept.items()
         }
 
     def close(self) -> None:
         """Copies that wait are dropped."""
-        self._aside.close()
+        self._worker.close()
 
     def _look(self) -> None:
-        copy = self._aside.take()
-        self._aside.rest(max(0.0, copy.due_s - self._clock.now_s()))
+        copy = self._worker.take()
+        self._worker.rest(max(0.0, copy.due_s - self._clock.now_s()))
         if self._may_run(copy):
             self._score([copy, *self._alike(copy)])
         else:
             copy.target.dropped += 1
 
-    def _may_run(self, copy: Copy) -> bool:
+    def _may_run(self, copy: ShadowRequest) -> bool:
         """Whether there is time to spare, now or soon."""
         group = self._groups.of(copy.target.replica.manifest.model)
-        while not group.spare or self._busy.share() > BUSY:
-            if self._clock.now_s() > copy.due_s + PATIENCE_S or self._aside.rest(POLL_S):
+        while not group.spare or self._cpu_usage.share() > BUSY:
+            if self._clock.now_s() > copy.due_s + PATIENCE_S or self._worker.rest(POLL_S):
                 return False
         return True
 
-    def _alike(self, first: Copy) -> list[Copy]:
+    def _alike(self, first: ShadowRequest) -> list[ShadowRequest]:
         """What waits behind a copy and may share its batch."""
-        found, rows, now_s = list[Copy](), first.rows, self._clock.now_s()
+        found, rows, now_s = list[ShadowRequest](), first.rows, self._clock.now_s()
 
-        def fits(copy: Copy) -> bool:
+        def fits(copy: ShadowRequest) -> bool:
             return copy.target is first.target and copy.due_s <= now_s and rows + copy.rows <= MAX_ROWS
 
-        while (copy := self._aside.take_if(fits)) is not None:
+        while (copy := self._worker.take_if(fits)) is not None:
             rows += copy.rows
             found.append(copy)
         return found
 
-    def _score(self, copies: list[Copy]) -> None:
+    def _score(self, copies: list[ShadowRequest]) -> None:
         target = copies[0].target
         works = []
         for copy in copies:
             try:
-                bound = target.replica.plan.bind(copy.inputs)
+                bound = target.replica.plan.bind_inputs(copy.inputs)
             except FreshetError:
                 target.block.fail(1)
                 continue
@@ -162,7 +165,7 @@ class Shadow:
             self._session.run(works)
 
 
-def _comparing(copy: Copy) -> Done:
+def _comparing(copy: ShadowRequest) -> Done:
     """What takes a shadow's reply."""
     block, names = copy.target.block, list(copy.target.replica.outputs)
 
@@ -180,7 +183,7 @@ def _comparing(copy: Copy) -> Done:
     return compare
 
 
-class Busy:
+class ThreadCpuUsage:
     """The share of the time that a thread of this process has been on a core, or has waited for one, by the kernel's
     own account. thread: native id. Where the kernel keeps none, nobody is ever busy."""
 

@@ -6,8 +6,8 @@ tier      a table larger than its memory: hot rows in the arena, cold ones on di
 row_log   the log that such a table keeps its changed cold rows in; those of training keep all of theirs in one
 budgets   how much memory the rows of a table may take
 quantise  float32 rows to the type that a table stores
-folding   a chain of deltas folded into a snapshot
+compaction  a chain of deltas folded into a snapshot
 remote    tables whose rows are in a row store
 """
 
-__all__ = ["budgets", "folding", "quantise", "remote", "row_log", "table", "tier"]
+__all__ = ["budgets", "compaction", "quantise", "remote", "row_log", "table", "tier"]

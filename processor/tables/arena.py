@@ -17,7 +17,7 @@ from freshet_serving.processor.errors import TooLarge
 Int64s = NDArray[np.int64]
 
 
-class Slots:
+class SlotAllocator:
     """Numbers below `capacity`, each held by at most one owner. bump: those from here on were never given out."""
 
     def __init__(self, capacity: int, what: str) -> None:
@@ -27,7 +27,7 @@ class Slots:
         self._what = what
         self._free: deque[Int64s] = deque()
         self._freed = 0
-        self._limbo: deque[tuple[int, Int64s]] = deque()
+        self._deferred: deque[tuple[int, Int64s]] = deque()
         self._waiting = 0
 
     @property
@@ -71,11 +71,11 @@ class Slots:
         self.bump, self._freed = bump, freed
         return given
 
-    def give_back(self, slots: Int64s, safe_flip: int) -> None:
-        """Takes slots back that may be used again once every reader has reached `safe_flip`."""
+    def free_deferred(self, slots: Int64s, safe_seq: int) -> None:
+        """Takes slots back that may be used again once every reader has reached `safe_seq`."""
         if len(slots):
             waiting = self._waiting + len(slots)
-            self._limbo.append((safe_flip, slots))
+            self._deferred.append((safe_seq, slots))
             self._waiting = waiting
 
     def free(self, slots: Int64s) -> None:
@@ -85,11 +85,11 @@ class Slots:
             self._free.append(slots)
             self._freed = freed
 
-    def reclaim(self, oldest_flip: int) -> None:
-        """Every reader has reached `oldest_flip`."""
-        while self._limbo and self._limbo[0][0] <= oldest_flip:
-            slots = self._limbo[0][1]
+    def reclaim(self, oldest_seq: int) -> None:
+        """Every reader has reached `oldest_seq`."""
+        while self._deferred and self._deferred[0][0] <= oldest_seq:
+            slots = self._deferred[0][1]
             waiting = self._waiting - len(slots)
             self.free(slots)
-            self._limbo.popleft()
+            self._deferred.popleft()
             self._waiting = waiting

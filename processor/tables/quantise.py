@@ -21,14 +21,14 @@ from freshet_serving.processor.package.rowtypes import ROW_TYPES, all_below
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRows:
     """Rows as a table stores them: [n, dim] of the type's dtype, and float32 scales [n], [0] where it has none."""
 
     rows: NDArray[Any]
     scales: NDArray[np.float32]
 
 
-def quantise(rows: NDArray[np.float32], dtype: str) -> Stored:
+def quantise(rows: NDArray[np.float32], dtype: str) -> StoredRows:
     """float32 [n, dim] as the named type; raises BadInput for a number that it cannot hold."""
     kind = ROW_TYPES[dtype]
     if not all_below(rows, kind.below):
@@ -46,10 +46,10 @@ def quantise(rows: NDArray[np.float32], dtype: str) -> Stored:
         len(source),
         source.shape[1],
     )
-    return Stored(stored, scales)
+    return StoredRows(stored, scales)
 
 
-def dequantise(stored: Stored, dtype: str) -> NDArray[np.float32]:
+def dequantise(stored: StoredRows, dtype: str) -> NDArray[np.float32]:
     """float32 [n, dim], as the kernels read the stored rows."""
     source = np.ascontiguousarray(stored.rows)
     scales = np.ascontiguousarray(stored.scales)

@@ -33,7 +33,7 @@ def record_nbytes(spec: TableEntry) -> int:
     return row_kernels.LOG_ROW + -(-row_nbytes // 8) * 8
 
 
-class Log:
+class RowLog:
     """Records in segments: where the next ones go, how many of each segment live, which are free again."""
 
     def __init__(self, table: str, record_nbytes: int, folder: Path) -> None:
@@ -47,7 +47,7 @@ class Log:
         self._live = np.zeros(MOST_RECORDS // SEGMENT_RECORDS, np.int64)
         self._closed = np.zeros(len(self._live), np.bool_)
         self._free: list[int] = []
-        self._limbo: deque[tuple[int, int]] = deque()
+        self._deferred: deque[tuple[int, int]] = deque()
         self._opened = 0
         self._tail, self._fill = -1, SEGMENT_RECORDS
 
@@ -67,17 +67,17 @@ class Log:
         self._live[self._tail] += count
 
     def count(self, records: Int64s) -> Int64s:
-        """Records by segment, for bury(): int64 [segments], or [0] of none."""
+        """Records by segment, for drop_records(): int64 [segments], or [0] of none."""
         if not len(records):
             return np.empty(0, np.int64)
         return np.bincount(records // SEGMENT_RECORDS, minlength=len(self._live))
 
-    def bury(self, counted: Int64s) -> None:
+    def drop_records(self, counted: Int64s) -> None:
         """Gives up records that nothing holds any more, as count() has counted them."""
         if len(counted):
             self._live -= counted
 
-    def leave(self, segment: int, records: int) -> None:
+    def drop_moved(self, segment: int, records: int) -> None:
         """Gives up so many records of one segment."""
         self._live[segment] -= records
 
@@ -95,19 +95,19 @@ class Log:
     @property
     def waiting(self) -> bool:
         """Whether a segment waits for a flip."""
-        return bool(self._limbo)
+        return bool(self._deferred)
 
-    def give_up(self, segment: int, safe_flip: int) -> None:
+    def free_segment(self, segment: int, safe_seq: int) -> None:
         """No record of the segment lives; it is used again once every reader has reached the flip."""
         self._closed[segment] = False
-        self._limbo.append((safe_flip, segment))
+        self._deferred.append((safe_seq, segment))
 
-    def reclaim(self, oldest_flip: int) -> None:
-        while self._limbo and self._limbo[0][0] <= oldest_flip:
-            segment = self._limbo[0][1]
-            self.file.give_back(segment * self._segment_nbytes, self._segment_nbytes)
+    def reclaim(self, oldest_seq: int) -> None:
+        while self._deferred and self._deferred[0][0] <= oldest_seq:
+            segment = self._deferred[0][1]
+            self.file.punch_hole(segment * self._segment_nbytes, self._segment_nbytes)
             self._free.append(segment)
-            self._limbo.popleft()
+            self._deferred.popleft()
 
     def _open(self) -> None:
         fresh = not self._free

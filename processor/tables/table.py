@@ -46,9 +46,9 @@ from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.package.manifest import TableEntry
 from freshet_serving.processor.package.rowtypes import ROW_TYPES, all_below
 from freshet_serving.processor.package.tensors import ALIGNMENT
-from freshet_serving.processor.tables.arena import Slots
+from freshet_serving.processor.tables.arena import SlotAllocator
 from freshet_serving.processor.tables.quantise import quantise
-from freshet_serving.processor.tables.tier import Tally, Tier, tier_fields
+from freshet_serving.processor.tables.tier import Tier, TierStats, tier_fields
 
 MIN_ARENA_SLOTS = 1 << 26
 MAX_REFS = 2**31 - 1
@@ -201,7 +201,7 @@ class ServedTable:
         self._meta = reserve(slots * 16, f"meta-{spec.name}").view(np.int64)[: slots * 2].reshape(slots, 2)
         self._default = reserve(spec.dim * 4, f"default-{spec.name}").view(np.float32)[: spec.dim]
         self._default[:] = spec.default or 0.0
-        self._slots = Slots(slots, f"table {spec.name!r}")
+        self._slots = SlotAllocator(slots, f"table {spec.name!r}")
         self._retired: deque[tuple[int, RowVersions]] = deque()
         self._tier: Tier | None = None
         if budget_nbytes:
@@ -269,7 +269,7 @@ class ServedTable:
         return self._tier is not None
 
     @property
-    def tier(self) -> Tally | None:
+    def tier(self) -> TierStats | None:
         """The tally of the tiers, what they hold and have done; None without a memory budget."""
         return self._tier.tally() if self._tier else None
 
@@ -292,69 +292,69 @@ class ServedTable:
         upserts, tombstones = versions.slots[:count], versions.slots[count:]
         row_kernels.upsert(self._row, delta.keys, rows.ctypes.data, self.spec.dim, upserts, epoch, self._counts)
         if len(removed):
-            row_kernels.bury(self._row, versions.keys[count:], tombstones, epoch, self._counts)
+            row_kernels.add_tombstones(self._row, versions.keys[count:], tombstones, epoch, self._counts)
         return versions
 
-    def undo(self, versions: RowVersions, safe_flip: int) -> None:
+    def undo(self, versions: RowVersions, safe_seq: int) -> None:
         """Takes the newest delta's versions back, once. No reader may be pinned to an epoch that sees them."""
         if not len(versions.slots):
             return
         self._torn = True
         row_kernels.unpublish(self._row, versions.keys, versions.slots)
         self._counts[ROWS] = versions.rows
-        self._slots.give_back(versions.slots, safe_flip)
+        self._slots.free_deferred(versions.slots, safe_seq)
         self._torn = False
 
-    def retire(self, versions: RowVersions, flip: int) -> None:
-        """The delta can no longer be undone, nor any before it; `flip` is one at which readers see it."""
-        self._retired.append((flip, versions))
+    def retire(self, versions: RowVersions, publish_seq: int) -> None:
+        """The delta can no longer be undone, nor any before it; `publish_seq` is one at which readers see it."""
+        self._retired.append((publish_seq, versions))
 
-    def reclaim(self, oldest_flip: int, safe_flip: int, coming: int = 0) -> None:
+    def reclaim(self, oldest_seq: int, safe_seq: int, coming: int = 0) -> None:
         """Settles retired deltas that every reader sees, and makes what was given up usable again.
 
-        oldest_flip: every reader has reached it. safe_flip: the next one that will be published, as everywhere.
+        oldest_seq: every reader has reached it. safe_seq: the next one that will be published, as everywhere.
         coming: rows that the next delta brings. Of the retired ones twice as many are settled, so that a small delta
         does not pay for a large one; all, where the arena would be full without.
         """
         most = max(SETTLE_ROWS, 2 * coming) if coming <= self._slots.room else sys.maxsize
-        while most > 0 and self._retired and self._retired[0][0] <= oldest_flip:
-            flip, versions = self._retired[0]
+        while most > 0 and self._retired and self._retired[0][0] <= oldest_seq:
+            publish_seq, versions = self._retired[0]
             rest = None
             if len(versions.keys) > most:
-                rest = flip, RowVersions(versions.keys[most:], versions.slots[most:])
+                rest = publish_seq, RowVersions(versions.keys[most:], versions.slots[most:])
                 versions = RowVersions(versions.keys[:most], versions.slots[:most])
             most -= len(versions.keys)
-            self._settle(versions, safe_flip)
+            self._vacuum(versions, safe_seq)
             if rest is None:
                 self._retired.popleft()
             else:
                 self._retired[0] = rest
-        self._slots.reclaim(oldest_flip)
+        self._slots.reclaim(oldest_seq)
         if self._tier:
-            self._tier.reclaim(oldest_flip)
+            self._tier.reclaim(oldest_seq)
 
-    def tend(self, oldest_flip: int, safe_flip: int, now_s: float) -> bool:
+    def maintain(self, oldest_seq: int, safe_seq: int, now_s: float) -> bool:
         """reclaim(), and a slice of keeping the table within its memory budget; about a millisecond.
 
-        Call it again and again under the version's lock. True: something was given up that waits for safe_flip, so
+        Call it again and again under the version's lock. True: something was given up that waits for safe_seq, so
         that a flip, even to the same content, lets it be used again.
         """
-        self.reclaim(oldest_flip, safe_flip)
-        return self._tier.tend(self._row, safe_flip, now_s, self._base) if self._tier else False
+        self.reclaim(oldest_seq, safe_seq)
+        return self._tier.maintain(self._row, safe_seq, now_s, self._base) if self._tier else False
 
-    def _settle(self, versions: RowVersions, safe_flip: int) -> None:
+    def _vacuum(self, versions: RowVersions, safe_seq: int) -> None:
         count = len(versions.keys)
         rows, replaced, dead = np.empty(count, np.bool_), np.empty(count, np.int64), np.empty(count, np.int64)
-        row_kernels.foresee(self._row, versions.slots, rows, replaced, dead)
+        row_kernels.plan_vacuum(self._row, versions.slots, rows, replaced, dead)
         # Every reader sees the delta: none walks on to what it replaced. A tombstone itself may be looked at still.
         freed, buried = replaced[replaced >= 0], versions.slots[~rows]
-        books = self._tier.foresee(versions.keys, versions.slots, replaced, rows, dead) if self._tier else None
+        books = self._tier.plan_vacuum(versions.keys, versions.slots, replaced, rows, dead) if self._tier else None
         self._torn = True
-        row_kernels.settle(self._row, versions.keys, versions.slots)
+        row_kernels.vacuum(self._row, versions.keys, versions.slots)
         if self._tier and books:
-            self._tier.settle(books)
+            self._tier.vacuum(books)
         self._slots.free(freed)
-        self._slots.give_back(buried, safe_flip)
+        self._slots.free_deferred(buried, safe_seq)
         self._torn = False
 
     def export(self, epoch: int) -> tuple[Int64s, NDArray[np.float32]]:

@@ -24,8 +24,8 @@ hot rows in a byte a slot, of cold rows through a ring that the keeper drains in
 the place of the coldest of a few hot ones when it was read more often (TinyLFU; Einziger et al., 2017). All counts are
 halved after AGE samples a slot. Counting is racy on purpose: lost counts cost a little of the ranking, no lookup.
 
-Cost: nothing for a table without a budget but one compare with a field that is read anyway. tend() works in slices of
-at most MOVES rows.
+Cost: nothing for a table without a budget but one compare with a field that is read anyway. maintain() works in slices
+of at most MOVES rows.
 
 Refused: a cache of its own beside the arena (a third place to look, and invalidation on every delta); reading cold rows
 by system calls (one for each, also for what is in the page cache); fetching an id once a batch (of a batch's cold rows
@@ -43,13 +43,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.kernels import movement as tiers
+from freshet_serving.processor.kernels import row_tiering as tiers
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.memory import advise, reserve
 from freshet_serving.processor.package.manifest import TableEntry
 from freshet_serving.processor.package.rowtypes import ROW_TYPES
-from freshet_serving.processor.tables.arena import Slots
-from freshet_serving.processor.tables.row_log import SEGMENT_RECORDS, Log, record_nbytes
+from freshet_serving.processor.tables.arena import SlotAllocator
+from freshet_serving.processor.tables.row_log import SEGMENT_RECORDS, RowLog, record_nbytes
 
 MOVES = 1024
 NOTES = 4096
@@ -68,7 +68,7 @@ _NOBODY: Read = (np.empty(0, np.int64), np.empty(0, np.uint8))
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class TierStats:
     """A tiered table's snapshot. hot_rows: settled rows in memory. hot_lookups, cold_lookups: since the start, from
     samples. log_nbytes: on disk. compactions: segments of the log that were emptied."""
 
@@ -80,7 +80,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Settling:
+class VacuumPlan:
     """The books of versions that are about to be settled. keys, slots, counts: of rows, and how hot they are. gone:
     slots that are settled no more. dead: records that nothing will hold, by segment. hot: settled rows, then."""
 
@@ -108,14 +108,14 @@ class Tier:
     """The writer's books of one table's tiers. Methods take its descriptor as it is now, int64 [TABLE_FIELDS]."""
 
     def __init__(
-        self, spec: TableEntry, slots: Slots, meta: NDArray[np.int64], budget_nbytes: int, scratch: Path
+        self, spec: TableEntry, slots: SlotAllocator, meta: NDArray[np.int64], budget_nbytes: int, scratch: Path
     ) -> None:
         """slots, meta: the arena's. budget_nbytes: of rows in memory. Raises BadInput where scratch is not writable."""
         self._slots, self._meta = slots, meta
         kind = ROW_TYPES[spec.dtype]
         slot_nbytes = spec.dim * kind.dtype.itemsize + (4 if kind.scaled else 0) + SLOT_BOOKS_NBYTES
         self._budget = max(1, budget_nbytes // slot_nbytes)
-        self._log = Log(spec.name, record_nbytes(spec), scratch)
+        self._log = RowLog(spec.name, record_nbytes(spec), scratch)
         self._keys = reserve(slots.capacity * 8, f"keys-{spec.name}").view(np.int64)[: slots.capacity]
         self._settled = reserve(slots.capacity, f"settled-{spec.name}").view(np.bool_)[: slots.capacity]
         self._hits = reserve(slots.capacity, f"hits-{spec.name}")[: slots.capacity]
@@ -143,8 +143,8 @@ class Tier:
         """Memory of the books, beside the arena and its meta."""
         return self._slots.bump * 10 + self._sketch.nbytes + self._ring.nbytes
 
-    def tally(self) -> Tally:
-        return Tally(
+    def tally(self) -> TierStats:
+        return TierStats(
             hot_rows=self._hot,
             hot_lookups=int(self._ring[2]),
             cold_lookups=int(self._ring[1]),
@@ -160,13 +160,15 @@ class Tier:
             counts = np.minimum(frequencies[most], tiers.MOST_HITS).astype(np.uint8)
             self.promote(table, keys[most], counts)
 
-    def foresee(self, keys: Int64s, slots: Int64s, replaced: Int64s, rows: NDArray[np.bool_], dead: Int64s) -> Settling:
+    def plan_vacuum(
+        self, keys: Int64s, slots: Int64s, replaced: Int64s, rows: NDArray[np.bool_], dead: Int64s
+    ) -> VacuumPlan:
         """What the books will say once these versions have become the only ones of their keys; changes nothing.
 
         Args:
             keys: int64 [m].
             slots: int64 [m], that hold the versions.
-            replaced, rows, dead: [m], see kernels.rows.foresee.
+            replaced, rows, dead: [m], see kernels.rows.plan_vacuum.
         """
         stay, before = keys[rows], replaced[rows]
         counts = np.zeros(len(stay), np.uint8)
@@ -175,23 +177,23 @@ class Tier:
         counts[known] = np.maximum(counts[known], self._hits[before[known]])
         gone = replaced[replaced >= 0]
         hot = self._hot + len(stay) - len(gone)
-        return Settling(stay, slots[rows], counts, gone, self._log.count(dead[dead >= 0]), hot)
+        return VacuumPlan(stay, slots[rows], counts, gone, self._log.count(dead[dead >= 0]), hot)
 
-    def settle(self, coming: Settling) -> None:
-        """Makes the books say so: what foresee() returned, settled."""
+    def vacuum(self, coming: VacuumPlan) -> None:
+        """Makes the books say so: what plan_vacuum() returned, settled."""
         self.torn = True
         self._settled[coming.gone] = False
         self._keys[coming.slots] = coming.keys
         self._hits[coming.slots] = coming.counts
         self._settled[coming.slots] = True
-        self._log.bury(coming.dead)
+        self._log.drop_records(coming.dead)
         self._hot = coming.hot
         self.torn = False
 
-    def reclaim(self, oldest_flip: int) -> None:
-        self._log.reclaim(oldest_flip)
+    def reclaim(self, oldest_seq: int) -> None:
+        self._log.reclaim(oldest_seq)
 
-    def tend(self, table: Int64s, safe_flip: int, now_s: float, base: NDArray[Any]) -> bool:
+    def maintain(self, table: Int64s, safe_seq: int, now_s: float, base: NDArray[Any]) -> bool:
         """Tends the tiers, one slice: counts reads, demotes, promotes, compacts; whether anything waits for a flip.
 
         now_s: a monotonic clock. base: the file's rows, whose pages are let go of now and then.
@@ -200,9 +202,9 @@ class Tier:
         self._age()
         excess = self._slots.used - self._budget
         if excess > 0:
-            self.demote(table, self._coldest(min(excess, self._hot, MOVES))[0], safe_flip)
-        self._exchange(table, read, safe_flip)
-        self._compact(table, safe_flip)
+            self.demote(table, self._coldest(min(excess, self._hot, MOVES))[0], safe_seq)
+        self._exchange(table, read, safe_seq)
+        self._compact(table, safe_seq)
         if now_s - self._dropped_s >= DROP_S:
             self._dropped_s = now_s
             for cold in (base, self._log.file.array):
@@ -219,7 +221,7 @@ class Tier:
         self.torn = False
         return used
 
-    def demote(self, table: Int64s, slots: Int64s, safe_flip: int) -> int:
+    def demote(self, table: Int64s, slots: Int64s, safe_seq: int) -> int:
         """Takes settled slots out of memory, writing delta's rows to the log; returns how many it could."""
         origins = self._meta[slots, 1]
         clean = origins >= 0
@@ -231,14 +233,14 @@ class Tier:
         self.torn = True
         count = copied + self._write(table, keys[copied:], refs[copied:], targets[copied:])
         done = done[:count]
-        tiers.swing(table, keys[:count], refs[:count], targets[:count])
+        tiers.repoint(table, keys[:count], refs[:count], targets[:count])
         self._settled[done] = False
-        self._slots.give_back(done, safe_flip)
+        self._slots.free_deferred(done, safe_seq)
         self._hot -= count
         self.torn = False
         return count
 
-    def _exchange(self, table: Int64s, read: Read, safe_flip: int) -> None:
+    def _exchange(self, table: Int64s, read: Read, safe_seq: int) -> None:
         """Promotes into what room there is; for the rest, hotter than the coldest rows, makes room at the next flip."""
         keys, counts = (np.concatenate([w, r]) for w, r in zip(self._wanted, read))
         self._wanted = _NOBODY
@@ -250,9 +252,9 @@ class Tier:
         victims, hits = self._coldest(min(len(keys), self._hot, MOVES))
         hotter = int(np.count_nonzero(counts[: len(victims)] > hits))
         self._wanted = keys[:hotter], counts[:hotter]
-        self.demote(table, victims[:hotter], safe_flip)
+        self.demote(table, victims[:hotter], safe_seq)
 
-    def _compact(self, table: Int64s, safe_flip: int) -> None:
+    def _compact(self, table: Int64s, safe_seq: int) -> None:
         """Moves the live ones among the next records of the segment that is being emptied."""
         if self._segment < 0:
             self._segment, self._compacting = self._log.emptiest(), 0
@@ -265,14 +267,14 @@ class Tier:
             count = tiers.survivors(table, first + self._compacting, first + stop, keys, refs)
             self.torn = True
             moved = self._write(table, keys[:count], refs[:count], written[:count])
-            tiers.swing(table, keys[:moved], refs[:moved], written[:moved])
-            self._log.leave(self._segment, moved)
+            tiers.repoint(table, keys[:moved], refs[:moved], written[:moved])
+            self._log.drop_moved(self._segment, moved)
             self.torn = False
             if moved < count:
                 return
             self._compacting = stop
         if not self._log.live_in(self._segment):
-            self._log.give_up(self._segment, safe_flip)
+            self._log.free_segment(self._segment, safe_seq)
             self._compactions += 1
             self._segment = -1
 

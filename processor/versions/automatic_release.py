@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 
-from freshet_serving.processor.chain.chain_record import HOLD, MAX_REASON, RELEASE, ROLLBACK
-from freshet_serving.processor.chain.history import History
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.repository.log.chain_record import HOLD, MAX_REASON, RELEASE, ROLLBACK
+from freshet_serving.processor.repository.log.history import History
 
 LOOK_SHARE = 20
 AUTOMATIC = "automatic: "
@@ -39,7 +39,7 @@ def set_by_guard(history: History) -> bool:
     return True
 
 
-class ReleaseLooks:
+class ReleaseBackoff:
     """The looks of one server at what one version holds."""
 
     def __init__(self) -> None:

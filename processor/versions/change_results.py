@@ -8,7 +8,7 @@ from freshet_serving.processor.generation import Generation
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class ApplyResult:
     """An applied delta, and what it did. apply_ms: from the verified file until every session serves it."""
 
     model: str
@@ -19,7 +19,7 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class RolledBack:
+class RollbackResult:
     """A rollback, and what follows from it. undone: generations that are served no more, oldest first. next_step: what
     the next delta will be called. recorded: whether the repository could be told, and with it other servers. kept: what
     undone deltas that do not stand on the one that was rejected have become."""

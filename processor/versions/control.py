@@ -50,11 +50,11 @@ READERS = WORDS - 1
 """Readers of one process; the word after theirs is the process's own (Pins.ASKING)."""
 PREVIEW_READER, SHADOW_READER, TRIAL_READER = READERS - 3, READERS - 2, READERS - 1
 """The words of the threads that preview a state (processor.versions.preview), that score shadow traffic
-(processor.sessions.shadow) and the requests of canaries once more (processor.sessions.trial): no session, no scattered
-request has them."""
+(processor.sessions.shadow) and the requests of canaries once more (processor.sessions.canary_trial): no session, no
+scattered request has them."""
 
 
-class Entry(NamedTuple):
+class ControlEntry(NamedTuple):
     """A flip's entry: what it stands for."""
 
     epoch: int
@@ -64,7 +64,7 @@ class Entry(NamedTuple):
     low: int = 0
 
     @classmethod
-    def of(cls, epoch: int, frame: int, generation: Generation) -> Entry:
+    def of(cls, epoch: int, frame: int, generation: Generation) -> ControlEntry:
         """What a flip to a generation stands for."""
         words = np.frombuffer(bytes.fromhex(generation.digest or 32 * "0"), ">i8").tolist()
         return cls(epoch, generation.step, frame, *words)
@@ -94,22 +94,22 @@ class ControlWords:
         return control
 
     @property
-    def flip(self) -> int:
+    def publish_seq(self) -> int:
         """The flip that is served."""
         return int(self.words[0])
 
-    def entry(self, flip: int) -> Entry:
+    def entry(self, publish_seq: int) -> ControlEntry:
         """The entry of a flip: what it stands for. For whoever has pinned it, and for the writer."""
-        return Entry(*self._entries[flip % ENTRIES].tolist())
+        return ControlEntry(*self._entries[publish_seq % ENTRIES].tolist())
 
-    def publish(self, flip: int, entry: Entry) -> None:
+    def publish(self, publish_seq: int, entry: ControlEntry) -> None:
         """The one store that every session of every process meets with its next batch. The writer's; flip: the next."""
-        self._entries[flip % ENTRIES] = entry
-        exchange(self._address, flip)
+        self._entries[publish_seq % ENTRIES] = entry
+        exchange(self._address, publish_seq)
 
-    def has_room(self, flips: int) -> bool:
+    def has_room(self, publishes: int) -> bool:
         """Whether the writer may publish so many more flips."""
-        return self.oldest_pin() > self.flip + flips - ENTRIES
+        return self.oldest_pin() > self.publish_seq + publishes - ENTRIES
 
     def oldest_pin(self) -> int:
         """The oldest flip that anybody has pinned; IDLE: none."""
@@ -134,10 +134,10 @@ class Pins:
         """The flip that is served, which stands until this reader's unpin(). reader: below READERS, or ASKING."""
         words, own = self._words, self._address + 8 * reader
         while True:
-            flip = int(words[0])
-            exchange(own, flip)
-            if words[0] == flip:
-                return flip
+            publish_seq = int(words[0])
+            exchange(own, publish_seq)
+            if words[0] == publish_seq:
+                return publish_seq
 
     def unpin(self, reader: int) -> None:
         self._pins[reader] = IDLE

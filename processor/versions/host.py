@@ -1,12 +1,12 @@
 """The models of a repository and their one writer: what is loaded and changed, whoever answers requests.
 
 Changes run in the caller's thread under the model's lock and never block a request; a model that takes its time keeps
-nobody but itself waiting (processor.versions.rounds). Once a second, and more often while a delta is watched, a thread
-looks at what has been counted, over all processes that answer, takes out canaries that are bad and has deltas taken
-back that are (look()); another looks at the files that are served from where they lie, and ends versions whose files
-are damaged (examine()).
+nobody but itself waiting (processor.versions.poll_rounds). Once a second, and more often while a delta is watched, a
+thread looks at what has been counted, over all processes that answer, takes out canaries that are bad and has deltas
+taken back that are (look()); another looks at the files that are served from where they lie, and ends versions whose
+files are damaged (examine()).
 
-All threads that changes need stand by from the start (processor.standing_thread): where memory is short none could be
+All threads that changes need stand by from the start (processor.standby_thread): where memory is short none could be
 had. A change that has held its model's lock for a minute is a line in the log and a metric, and the host is not ready
 until it has ended: what is served is right, but nothing new can come. Nothing here waits for it: not readiness, not
 metrics, not close().
@@ -28,28 +28,28 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.mapped_file import CHANGES, SIZES
-from freshet_serving.processor.package.repository import FolderWatch, Repository, listed
-from freshet_serving.processor.package.version import VersionReader
-from freshet_serving.processor.standing_thread import StandingThread
+from freshet_serving.processor.repository.mapped_file import CHANGES, SIZES
+from freshet_serving.processor.repository.model_repository import FolderWatch, Repository, listed
+from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.standby_thread import StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
-from freshet_serving.processor.versions.change_results import Applied, RolledBack
-from freshet_serving.processor.versions.lock_watch import LONG_S
+from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
+from freshet_serving.processor.versions.failed_versions import FailureMessage, report
+from freshet_serving.processor.versions.lock_watchdog import LONG_S
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.refusals import Refusal, report
+from freshet_serving.processor.versions.poll_rounds import PollRounds
 from freshet_serving.processor.versions.replica import Replicas
-from freshet_serving.processor.versions.rounds import Rounds
 from freshet_serving.processor.versions.routes import VersionStatus, find
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.versions.staleness import Staleness, find_stale
-from freshet_serving.processor.watching.aftermath import LabelSums, TakeBack
+from freshet_serving.processor.watching.canary_judge import CanaryEvidence, CanaryJudge
 from freshet_serving.processor.watching.delta_guard import ON, DeltaBounds
-from freshet_serving.processor.watching.judge import Evidence, Judge
-from freshet_serving.processor.watching.keeper import Keeper
+from freshet_serving.processor.watching.periodic_thread import PeriodicThread
+from freshet_serving.processor.watching.post_deploy_monitor import AutoRollback, LabelSums
 from freshet_serving.processor.watching.sketch import Sketch
-from freshet_serving.processor.watching.stats import DIVERGED, WAITING, Compared, GroupStats
+from freshet_serving.processor.watching.stats import DIVERGED, WAITING, GroupStats, ShadowComparison
 from freshet_serving.processor.watching.trend import Trend
 
 log = logging.getLogger("freshet.host")
@@ -91,7 +91,7 @@ class ModelHost(ABC):
         self._empty: dict[str, FolderWatch] = {}
         self._changing = threading.Lock()
         # Makes a delta's file durable while its rows are staged; takes back deltas that turn out to be bad.
-        self._beside, self._undoing = StandingThread("freshet-keep"), StandingThread("freshet-undo")
+        self._beside, self._undoing = StandbyThread("freshet-keep"), StandbyThread("freshet-undo")
         for thread in (self._beside, self._undoing):
             thread.start()
         self._closed = False
@@ -103,11 +103,11 @@ class ModelHost(ABC):
         # When a model whose poll() went wrong is looked at again.
         self._resting: dict[str, float] = {}
         # Written by look() only, replaced whole: by model and version.
-        self._judges: dict[tuple[str, int], Judge] = {}
+        self._canary_judges: dict[tuple[str, int], CanaryJudge] = {}
         self._trends: dict[tuple[str, int], Trend] = {}
-        self._keepers: list[Keeper] = []
+        self._periodic_threads: list[PeriodicThread] = []
         self._beats = 0
-        self._rounds = Rounds(self._poll_model)
+        self._rounds = PollRounds(self._poll_model)
         self._max_staleness_s, self._told_unready = max_staleness_s, ""
         self._told_concerns: tuple[str, ...] = ()
         self._stuck = ""
@@ -140,11 +140,11 @@ class ModelHost(ABC):
         """The sketch of a version's batches, over all processes."""
 
     @abstractmethod
-    def tried(self, canary: ServedVersion, baseline: ServedVersion) -> Evidence:
+    def canary_evidence(self, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence:
         """The evidence for and against a canary, over all processes."""
 
     @abstractmethod
-    def shadowed(self, version: ServedVersion) -> Compared | None:
+    def shadow_comparison(self, version: ServedVersion) -> ShadowComparison | None:
         """A version's scores as a shadow, compared, over all processes; None where it is none."""
 
     @abstractmethod
@@ -163,16 +163,16 @@ class ModelHost(ABC):
         self._rounds.close()
         for thread in (self._beside, self._undoing):
             thread.close()
-        for keeper in self._keepers:
-            keeper.close(0.0 if self._stuck else CLOSE_S)
+        for periodic_thread in self._periodic_threads:
+            periodic_thread.close(0.0 if self._stuck else CLOSE_S)
 
     def refresh(self) -> None:  # noqa: B027
         """Has whoever answers requests report anew, before what they have counted is looked at."""
 
-    def rerouted(self) -> None:  # noqa: B027
+    def on_routes_changed(self) -> None:  # noqa: B027
         """Called when what answers a model's requests has changed, and in whose words."""
 
-    def aged(self, stale: str) -> None:  # noqa: B027
+    def on_staleness_changed(self, stale: str) -> None:  # noqa: B027
         """Called when the line of `stale` has changed, or that of `stuck`, or `concerns`."""
 
     def models(self) -> list[str]:
@@ -199,7 +199,7 @@ class ModelHost(ABC):
         added later does not change it."""
         models, expected = self._models, self._expected
         answered = not expected or any(name in models and models[name].ready for name in expected)
-        return not self._closed and answered and not self.awaited and not self._unseen
+        return not self._closed and answered and not self.pending_models and not self._unseen
 
     @property
     def stale(self) -> str:
@@ -240,7 +240,7 @@ class ModelHost(ABC):
                     yield Staleness(name, number, model.staleness_s(number))
 
     @property
-    def awaited(self) -> list[str]:
+    def pending_models(self) -> list[str]:
         """The models that readiness waits for: expected, not answering, and not refused either."""
         models = self._models
         return sorted(n for n in self._expected - self._excused if n not in models or not models[n].ready)
@@ -273,13 +273,13 @@ class ModelHost(ABC):
     def poll(self, patience_s: float | None = None) -> list[str]:
         """Looks at the repository once: loads new versions, applies new deltas; cheap when nothing changed.
 
-        patience_s: how long the other models wait for one that takes its time (processor.versions.rounds): what happens
-        there is returned by a later call. None: as long as it takes.
+        patience_s: how long the other models wait for one that takes its time (processor.versions.poll_rounds): what
+        happens there is returned by a later call. None: as long as it takes.
         """
         with self._changing:
             if self._closed:
                 return []
-            if not self._keepers:
+            if not self._periodic_threads:
                 self._start_keepers()
             try:
                 self._find_models()
@@ -321,7 +321,7 @@ class ModelHost(ABC):
             try:
                 if self.repository.versions(name):
                     self._models = self._models | {name: self._new_model(name)}
-                    self.rerouted()
+                    self.on_routes_changed()
                     del self._empty[name]
                 elif not self.repository.uncommitted(name):
                     self._expected -= {name}.difference(self._wanted or ())
@@ -339,7 +339,7 @@ class ModelHost(ABC):
         except Exception as error:
             self._resting[name] = now_s + REST_S
             why = " ".join(str(error).split()) or "no message"
-            return [Refusal(f"{name}: {type(error).__name__}: {why}; next look in {REST_S:g} s")]
+            return [FailureMessage(f"{name}: {type(error).__name__}: {why}; next look in {REST_S:g} s")]
 
     def tell(self, model: str, status: VersionStatus) -> None:
         """Makes the state of a version that is not served known: one that is being made here, or could not be."""
@@ -351,14 +351,14 @@ class ModelHost(ABC):
                 self._models[model].tell(status)
                 self._excuse()
 
-    def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> Applied:
+    def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> ApplyResult:
         """Serves a delta given as bytes, or as a path inside the repository; raises why it was refused."""
         served = self._model(model)
         if (data is None) == (path is None):
             raise BadInput("delta: either the file itself or a path wanted")
         return served.apply_bytes(data) if data is not None else served.apply_file(self.repository.resolve(str(path)))
 
-    def rollback(self, model: str, generation: Generation, reason: str = "") -> RolledBack:
+    def rollback(self, model: str, generation: Generation, reason: str = "") -> RollbackResult:
         """Serves an earlier generation again, here and on every server of the repository; see ServedModel.rollback."""
         return self._model(model).rollback(generation, reason)
 
@@ -368,7 +368,7 @@ class ModelHost(ABC):
         served = self._model(model)
         return served.release(served.pick(version).manifest.version, reason)
 
-    def reject_deltas(self, model: str, version: int | None = None, reason: str = "") -> RolledBack:
+    def reject_deltas(self, model: str, version: int | None = None, reason: str = "") -> RollbackResult:
         """Undoes what is held of a version (default: the newest); see ServedModel.reject."""
         served = self._model(model)
         return served.reject(served.pick(version).manifest.version, reason)
@@ -403,7 +403,7 @@ class ModelHost(ABC):
         """Judges every canary by the evidence, follows the scores of every version, and has what turns out to be bad
         of its newest deltas taken back. What goes wrong with one model keeps nobody from looking at the others."""
         now_s = self._clock.now_s()
-        judges: dict[tuple[str, int], Judge] = {}
+        judges: dict[tuple[str, int], CanaryJudge] = {}
         trends: dict[tuple[str, int], Trend] = {}
         for name, model in self._models.items():
             try:
@@ -412,11 +412,11 @@ class ModelHost(ABC):
                 self._watched(model, now_s)
             except Exception:
                 log.exception("what has been counted of model %s could not be looked at", name)
-        self._judges, self._trends = judges, trends
+        self._canary_judges, self._trends = judges, trends
 
     def examine(self, efforts: Sequence[int] = (SIZES, CHANGES)) -> list[str]:
-        """Looks at every mapped file, with one effort after another (processor.package.mapped_file), and serves no more
-        what is damaged; returns what has happened. Waits for nobody who changes a model."""
+        """Looks at every mapped file, with one effort after another (processor.repository.mapped_file), and serves no
+        more what is damaged; returns what has happened. Waits for nobody who changes a model."""
         events: list[str] = []
         for effort in efforts:
             for name, model in self._models.items():
@@ -427,20 +427,20 @@ class ModelHost(ABC):
         return events
 
     @property
-    def condemned(self) -> int:
+    def corruption_unloads(self) -> int:
         """How often a version was served no more because of a damaged file."""
         return sum(model.damaged.total() for model in self._models.values())
 
-    def _judged(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], Judge]:
+    def _judged(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], CanaryJudge]:
         """Judges the model's canaries; their judges, to be asked again."""
         judges = {}
         for canary, baseline in model.routes.trials():
             key = model.name, canary.manifest.version
-            judge = judges[key] = self._judges.get(key) or Judge()
-            verdict = judge.look(model.policy.guard, now_s, *self.tried(canary, baseline))
+            judge = judges[key] = self._canary_judges.get(key) or CanaryJudge()
+            verdict = judge.look(model.policy.guard, now_s, *self.canary_evidence(canary, baseline))
             if verdict is not None:
                 log.error("%s version %d is taken out of the split: %s", *key, verdict.reason)
-                model.take_out(canary.manifest.version, f"{verdict.kind}: {verdict.reason}")
+                model.eject(canary.manifest.version, f"{verdict.kind}: {verdict.reason}")
         return judges
 
     def _followed(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], Trend]:
@@ -457,11 +457,11 @@ class ModelHost(ABC):
             verdict = model.watch(now_s, number, self.sketch(version))
             if verdict is not None:
                 # A change of the model may be under way, and take its time: canaries do not wait for it.
-                self._undoing.leave(partial(self._take_back, model, verdict))
+                self._undoing.try_run_detached(partial(self._auto_rollback, model, verdict))
 
-    def _take_back(self, model: ServedModel, verdict: TakeBack) -> None:
+    def _auto_rollback(self, model: ServedModel, verdict: AutoRollback) -> None:
         try:
-            for line in model.take_back(verdict):
+            for line in model.auto_rollback(verdict):
                 log.error("%s", line)
         except Exception as error:
             log.error("%s %s could not be taken back: %s", model.name, verdict.bad, error)
@@ -485,7 +485,7 @@ class ModelHost(ABC):
         excused = (self._excused - answering) | {name for name, model in there if model.refused or not model.status()}
         if excused != self._excused:
             self._excused = excused
-            self.rerouted()
+            self.on_routes_changed()
 
     def _drop(self, gone: Set[str]) -> None:
         """Forgets models whose folders have gone, unless they are still served from memory."""
@@ -493,11 +493,13 @@ class ModelHost(ABC):
         if idle:
             self._models = {name: model for name, model in self._models.items() if name not in idle}
             self._expected -= idle.difference(self._wanted or ())
-            self.rerouted()
+            self.on_routes_changed()
 
     def _new_model(self, name: str) -> ServedModel:
         policy = self._policies.get(name, ModelPolicy()).over(self._default)
-        return ServedModel(name, self.repository, self._load_version, self.connect, self._clock, self.rerouted, policy)
+        return ServedModel(
+            name, self.repository, self._load_version, self.connect, self._clock, self.on_routes_changed, policy
+        )
 
     def _load_version(self, files: VersionReader) -> ServedVersion:
         # Asked before the version's files are: a store that is not ready costs no verification.
@@ -505,28 +507,28 @@ class ModelHost(ABC):
         return ServedVersion(files, self._undo_depth, self._clock, self._processes, remote, self._budgets, self._beside)
 
     def _start_keepers(self) -> None:
-        self._keepers = [
-            Keeper(self._look, LOOK_INTERVAL_S / BEATS, LOOK_INTERVAL_S / BEATS, "freshet-guard"),
-            Keeper(self._patrol, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
+        self._periodic_threads = [
+            PeriodicThread(self._look, LOOK_INTERVAL_S / BEATS, LOOK_INTERVAL_S / BEATS, "freshet-guard"),
+            PeriodicThread(self._scrub, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
         ]
         if self._budgets:
-            self._keepers.append(Keeper(self._tend))
-        for keeper in self._keepers:
-            keeper.start()
+            self._periodic_threads.append(PeriodicThread(self._maintain))
+        for periodic_thread in self._periodic_threads:
+            periodic_thread.start()
         if self._closed:
             # close() may have come too early to see them.
-            for keeper in self._keepers:
-                keeper.close()
+            for periodic_thread in self._periodic_threads:
+                periodic_thread.close()
 
     def _look(self) -> bool:
         """Looks once a second, and at once where something is served that is not known to be good."""
         self._beats += 1
         self._find_stuck()
         self._tell_stale()
-        doubtful = any(model.doubtful for model in self._models.values())
-        if doubtful:
+        monitored = any(model.monitored for model in self._models.values())
+        if monitored:
             self.refresh()
-        if doubtful or self._beats % BEATS == 0:
+        if monitored or self._beats % BEATS == 0:
             self.look()
         return False
 
@@ -550,19 +552,19 @@ class ModelHost(ABC):
         elif told and not line:
             held = told.endswith(HELD_UP)
             log.info("no change is held up any more" if held else "what is served is not too old any more")
-        self.aged(line)
+        self.on_staleness_changed(line)
 
-    def _patrol(self) -> bool:
+    def _scrub(self) -> bool:
         report(log, self.examine())
         return False
 
-    def _tend(self) -> bool:
+    def _maintain(self) -> bool:
         """One slice for every table that has a memory budget; the keeper's work."""
         busy = False
         for model in self._models.values():
             for version in model.served.values():
                 try:
-                    busy |= version.tend()
+                    busy |= version.maintain()
                 except FreshetError as error:
                     log.warning("tables of %s could not be tended: %s", model.name, error)
                 except Exception:

@@ -24,34 +24,42 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from freshet_serving.processor.chain.chain_record import MAX_REASON, delta_digest, root_hash, sha256
-from freshet_serving.processor.chain.history import Link
-from freshet_serving.processor.chain.ledger import KeptDelta, Ledger
-from freshet_serving.processor.chain.snapshots import open_snapshot
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.errors import Conflict, Corrupt, Diverged, FreshetError, KeyWanted, NotFound, NotReady
+from freshet_serving.processor.errors import (
+    Conflict,
+    Corrupt,
+    Diverged,
+    FreshetError,
+    NotFound,
+    NotReady,
+    SigningKeyRequired,
+)
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import Delta, DeltaBytes, parse_delta, read_delta_file
-from freshet_serving.processor.package.mapped_file import is_written_to
-from freshet_serving.processor.package.repository import FolderWatch, Repository, check_name, listed
-from freshet_serving.processor.package.trust_memory import check_downgrade, newest_trusted
-from freshet_serving.processor.package.version import SNAPSHOTS, VersionReader
+from freshet_serving.processor.repository.log.chain_record import MAX_REASON, delta_digest, root_hash, sha256
+from freshet_serving.processor.repository.log.change_log import ChangeLog, DurableDelta
+from freshet_serving.processor.repository.log.history import ChainLink
+from freshet_serving.processor.repository.log.snapshots import open_snapshot
+from freshet_serving.processor.repository.mapped_file import is_written_to
+from freshet_serving.processor.repository.model_repository import FolderWatch, Repository, check_name, listed
+from freshet_serving.processor.repository.trust_memory import check_downgrade, newest_trusted
+from freshet_serving.processor.repository.version import SNAPSHOTS, VersionReader
 from freshet_serving.processor.versions.automatic_release import held_reason
-from freshet_serving.processor.versions.change_results import Applied, RolledBack
-from freshet_serving.processor.versions.doubts import Doubts
-from freshet_serving.processor.versions.follower import Follower, OutOfReach
-from freshet_serving.processor.versions.lock_watch import LockWatch
+from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
+from freshet_serving.processor.versions.dirty_versions import DirtyVersions
+from freshet_serving.processor.versions.failed_versions import FailedVersions, FailureMessage, load_error
+from freshet_serving.processor.versions.lock_watchdog import LockWatchdog
+from freshet_serving.processor.versions.log_applier import LogApplier, RebuildRequired
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.probation import OutOfLine, Probation, Vigilance
-from freshet_serving.processor.versions.refusals import Refusal, Refusals, load_error
+from freshet_serving.processor.versions.pre_deploy_check import GuardStats, GuardViolation, PreDeployCheck
 from freshet_serving.processor.versions.rejection import publish_anew, sound_behind
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routed_model import RoutedModel
 from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, VersionStatus, without
 from freshet_serving.processor.versions.served_version import TORN, ServedVersion
 from freshet_serving.processor.versions.timeline import timeline
-from freshet_serving.processor.watching.aftermath import LabelSums, TakeBack
 from freshet_serving.processor.watching.delta_guard import OFF
+from freshet_serving.processor.watching.post_deploy_monitor import AutoRollback, LabelSums
 from freshet_serving.processor.watching.sketch import Sketch
 from freshet_serving.processor.watching.stats import DIVERGED, ChainStatus
 
@@ -76,37 +84,37 @@ class ServedModel(RoutedModel):
         super().__init__(name, repository, clock, changed, policy)
         self._load, self._connect = load, connect
         self._lock = threading.RLock()
-        self.lock_watch = LockWatch(self._lock)
-        self._doubts = Doubts(self._relearn)
+        self.lock_watch = LockWatchdog(self._lock)
+        self._dirty_versions = DirtyVersions(self._reload_log)
         self._by_hand: set[int] = set()
         # Versions that are on their way here.
         self._coming: set[int] = set()
         self._unloaded: set[int] = set()
-        self._refusals = Refusals(partial(repository.path, name), clock, repository.remote)
+        self._refusals = FailedVersions(partial(repository.path, name), clock, repository.remote)
         self._folder = FolderWatch(repository.root / name)
-        self._followers: dict[int, Follower] = {}
+        self._log_appliers: dict[int, LogApplier] = {}
         # What was served no more because of its files: they may still be written to.
         self._disturbed: dict[int, list[Path]] = {}
         self.damaged: Counter[str] = Counter()
         """How often a version was condemned, by the file that was damaged."""
-        self.vigilance = Vigilance()
+        self.guard_stats = GuardStats()
 
     def chain(self, version: int) -> ChainStatus | None:
         """Where a loaded version stands against its chain."""
-        follower = self._followers.get(version)
-        return follower.status if follower else None
+        log_applier = self._log_appliers.get(version)
+        return log_applier.status if log_applier else None
 
     def staleness_s(self, version: int) -> float:
         """Seconds since a version was last known to serve the newest record; 0.0 for one that is not loaded."""
-        follower = self._followers.get(version)
-        return max(0.0, self._clock.now_s() - follower.current_at_s) if follower else 0.0
+        log_applier = self._log_appliers.get(version)
+        return max(0.0, self._clock.now_s() - log_applier.current_at_s) if log_applier else 0.0
 
     def timeline(self, number: int, most: int) -> dict[str, Any]:
         """The newest records of a loaded version (processor.versions.timeline); takes no lock. Raises NotFound."""
-        version, follower = self.served.get(number), self._followers.get(number)
-        if version is None or follower is None:
+        version, log_applier = self.served.get(number), self._log_appliers.get(number)
+        if version is None or log_applier is None:
             raise NotFound(f"version {number} of model {self.name!r} is not loaded")
-        return timeline(version, follower, most)
+        return timeline(version, log_applier, most)
 
     def poll(self) -> list[str]:
         """Looks at the model's folders once: loads a newer version, applies new deltas. Returns what happened."""
@@ -115,7 +123,7 @@ class ServedModel(RoutedModel):
             events = []
             for number, version in list(self.served.items()):
                 if version.torn:
-                    events += self._condemn(number, version, TORN)
+                    events += self._unload_corrupt(number, version, TORN)
             if self._folder.changed() or self._refusals.changed():
                 try:
                     events += self._poll_versions()
@@ -128,9 +136,9 @@ class ServedModel(RoutedModel):
 
     def examine(self, effort: int) -> list[str]:
         """Serves no more what is not what was verified; returns what has happened. Takes no lock but that of routes.
-        effort: see processor.package.mapped_file."""
+        effort: see processor.repository.mapped_file."""
         found = [(number, version, version.damage(effort)) for number, version in self.served.items()]
-        return [line for number, version, why in found if why for line in self._condemn(number, version, why)]
+        return [line for number, version, why in found if why for line in self._unload_corrupt(number, version, why)]
 
     def load(self, number: int, by_hand: bool = True) -> None:
         """Loads a version beside those served, or one anew that does not serve what its chain says; raises NotFound or
@@ -140,8 +148,8 @@ class ServedModel(RoutedModel):
             self._repository.prepare(self.name, number)
         with self._lock:
             self.lock_watch.turn()
-            follower = self._followers.get(number)
-            if number in self.served and follower is not None and follower.strays:
+            log_applier = self._log_appliers.get(number)
+            if number in self.served and log_applier is not None and log_applier.needs_reload:
                 self._swap(number, *self._rebuild(number))
             elif number not in self.served:
                 if number not in self._repository.versions(self.name):
@@ -174,147 +182,152 @@ class ServedModel(RoutedModel):
             self._kept_labels = kept
             self._publish(lambda routes: {"labels": {**routes.labels, label: number}})
 
-    def apply_bytes(self, data: DeltaBytes) -> Applied:
+    def apply_bytes(self, data: DeltaBytes) -> ApplyResult:
         """Verifies a delta, commits it to its version's chain, serves it. One that is served already, as the newest and
         bit for bit, answers as if just applied: whoever lost the first answer may ask again."""
         delta, content = parse_delta(data), sha256(data)
-        with self._lock, self._doubts.about(delta.version):
+        with self._lock, self._dirty_versions.changing(delta.version):
             self.lock_watch.turn()
             version = self._target(delta)
             before = version.digest
             self._look(delta.version, version)
-            head = self._followers[delta.version].ledger.history.head
+            head = self._log_appliers[delta.version].change_log.history.head
             here = version.generation
             known = head.record.sha256 if head.record is not None and head.digest == version.digest else ""
             if here == Generation(delta.version, delta.step) and known == content:
                 apply_ms = 0.0 if version.digest == before else version.last_apply_ms
-                return Applied(self.name, here, delta.rows, delta.removed, apply_ms)
+                return ApplyResult(self.name, here, delta.rows, delta.removed, apply_ms)
             return self._apply(version, delta, data, content)
 
-    def apply_file(self, path: Path) -> Applied:
+    def apply_file(self, path: Path) -> ApplyResult:
         """The same for a delta in the repository; it is copied into the version's folder if it is not there."""
         return self.apply_bytes(read_delta_file(path))
 
-    def rollback(self, generation: Generation, reason: str = "") -> RolledBack:
+    def rollback(self, generation: Generation, reason: str = "") -> RollbackResult:
         """Serves an earlier generation of a loaded version, and commits that to its chain: the later deltas are undone
         on every server of the repository, and a trainer goes on from there."""
-        with self._lock, self._doubts.about(generation.version):
+        with self._lock, self._dirty_versions.changing(generation.version):
             self.lock_watch.turn()
-            version, follower = self._loaded(generation.version)
+            version, log_applier = self._loaded(generation.version)
             here = version.generation
             if generation.step > here.step:
                 raise Conflict(f"rollback: a generation before {here} wanted, got {generation}")
-            if follower.status.state == DIVERGED:
-                raise Conflict(f"chain: DIVERGED: {follower.status.reason}; load the version anew")
-            ledger = follower.ledger
-            ledger.look()
-            if generation.step < ledger.history.base.step:
-                ledger.reach_back()
-            link = ledger.history.on_line(generation.step)
+            if log_applier.status.state == DIVERGED:
+                raise Conflict(f"chain: DIVERGED: {log_applier.status.reason}; load the version anew")
+            change_log = log_applier.change_log
+            change_log.look()
+            if generation.step < change_log.history.base.step:
+                change_log.reach_back()
+            link = change_log.history.on_line(generation.step)
             if link is None:
                 raise NotFound(f"rollback: {generation} is not a generation of model {self.name!r} to go back to")
-            ledger.check_whole(link)
-            undone = [one.step for one in ledger.history.back(ledger.history.head) if one.step > link.step]
+            change_log.check_whole(link)
+            undone = [one.step for one in change_log.history.back(change_log.history.head) if one.step > link.step]
             rebuilt = None if version.step_of(link.digest) is not None else self._rebuild(generation.version, link)
             try:
-                ledger.rollback(link.step, reason)
+                change_log.rollback(link.step, reason)
                 alone = None
-            except (NotReady, KeyWanted) as error:
+            except (NotReady, SigningKeyRequired) as error:
                 if isinstance(error, NotReady) and self._repository.remote:
                     # An outage passes: a rollback that only this server knows would not.
                     raise
                 alone = link
             if rebuilt is None:
-                follower.stay(alone)
+                log_applier.override(alone)
                 self._look(generation.version, version)
             else:
-                self._swap(generation.version, *rebuilt, stay=alone)
+                self._swap(generation.version, *rebuilt, override=alone)
             reached = self._still(generation.version).generation
             steps = [Generation(generation.version, step) for step in reversed(undone)]
-            return RolledBack(reached, steps, ledger.history.top + 1, recorded=alone is None)
+            return RollbackResult(reached, steps, change_log.history.top + 1, recorded=alone is None)
 
     def release(self, number: int, reason: str = "") -> Generation:
         """Serves what is held of a loaded version, and commits that to its chain; returns what is served then. Raises
         NotFound, Conflict."""
-        with self._lock, self._doubts.about(number):
+        with self._lock, self._dirty_versions.changing(number):
             self.lock_watch.turn()
-            version, follower = self._loaded(number)
-            follower.release(reason)
+            version, log_applier = self._loaded(number)
+            log_applier.release(reason)
             self._look(number, version)
             return self._still(number).generation
 
-    def reject(self, number: int, reason: str = "") -> RolledBack:
+    def reject(self, number: int, reason: str = "") -> RollbackResult:
         """Undoes what is held of a loaded version: a rollback to what is served. Of what a guard has held, deltas are
         published anew that do not stand on the first of them. Raises NotFound, Conflict."""
         with self._lock:
             self.lock_watch.turn()
-            version, follower = self._loaded(number)
+            version, log_applier = self._loaded(number)
             self._follow(number, version)
-            ledger = follower.ledger
-            if follower.target is ledger.history.head:
+            change_log = log_applier.change_log
+            if log_applier.target is change_log.history.head:
                 raise Conflict("reject: nothing of it is held")
-            sound = sound_behind(ledger, follower.target) if follower.held_by_guard else []
-            done = self.rollback(Generation(number, follower.target.step), reason)
-            steps = publish_anew(ledger, sound) if done.recorded else []
+            sound = sound_behind(change_log, log_applier.target) if log_applier.held_by_guard else []
+            done = self.rollback(Generation(number, log_applier.target.step), reason)
+            steps = publish_anew(change_log, sound) if done.recorded else []
             self._follow(number, self._still(number))
             kept = tuple(Generation(number, step) for step in steps)
             reached = self._still(number).generation
-            return replace(done, generation=reached, kept=kept, next_step=ledger.history.top + 1)
+            return replace(done, generation=reached, kept=kept, next_step=change_log.history.top + 1)
 
-    def take_back(self, verdict: TakeBack) -> list[str]:
+    def auto_rollback(self, verdict: AutoRollback) -> list[str]:
         """Undoes what is served and turns out to be bad, unless somebody has done so; returns what has happened."""
         number = verdict.bad.version
         with self._lock:
             self.lock_watch.turn()
-            version, follower = self._loaded(number)
+            version, log_applier = self._loaded(number)
             self._follow(number, version)
-            bad, served = follower.ledger.history.on_line(verdict.bad.step), version.generation.step
+            bad, served = log_applier.change_log.history.on_line(verdict.bad.step), version.generation.step
             if bad is None or bad.digest != verdict.bad.digest or served < bad.step:
                 return []
-            self.vigilance.taken_back[verdict.verdict.kind] += 1
+            self.guard_stats.auto_rollbacks[verdict.verdict.kind] += 1
             reason = f"taken back by itself: {verdict.verdict.kind}: {verdict.verdict.reason}"[:MAX_REASON]
             done = self.rollback(Generation(number, verdict.good.step), reason)
             return [f"{self.name} rolled back to {done.generation}: {reason}"]
 
-    def watch(self, now_s: float, number: int, sketch: Sketch) -> TakeBack | None:
+    def watch(self, now_s: float, number: int, sketch: Sketch) -> AutoRollback | None:
         """Looks at what a version's newest deltas have come to; takes no lock. sketch: see ModelHost.sketch."""
-        follower, version = self._followers.get(number), self.served.get(number)
-        if follower is None or version is None or self.policy.delta_guard.mode == OFF:
+        log_applier, version = self._log_appliers.get(number), self.served.get(number)
+        if log_applier is None or version is None or self.policy.delta_guard.mode == OFF:
             return None
-        known, person = follower.probation, follower.by_person
-        return known.aftermath.look(self.policy.delta_guard, now_s, version.generation, sketch, known.moved, person)
+        known, person = log_applier.pre_deploy_check, log_applier.by_person
+        return known.post_deploy_monitor.look(
+            self.policy.delta_guard, now_s, version.generation, sketch, known.moved, person
+        )
 
     @property
-    def doubtful(self) -> bool:
+    def monitored(self) -> bool:
         """Whether a version serves deltas that are still watched."""
         if self.policy.delta_guard.mode == OFF:
             return False
-        pairs = [(self._followers.get(number), version) for number, version in self.served.items()]
-        return any(f is not None and f.probation.aftermath.doubtful(version.generation) for f, version in pairs)
+        pairs = [(self._log_appliers.get(number), version) for number, version in self.served.items()]
+        return any(
+            f is not None and f.pre_deploy_check.post_deploy_monitor.monitored(version.generation)
+            for f, version in pairs
+        )
 
     def calibrated(self, generation: Generation, evidence: LabelSums) -> None:
         """Labels have come of rows that a generation has scored; raises NotFound, BadInput for sums that none are."""
-        evidence.check()
-        follower = self._followers.get(generation.version)
-        if follower is None:
+        evidence.validate()
+        log_applier = self._log_appliers.get(generation.version)
+        if log_applier is None:
             raise NotFound(f"version {generation.version} of model {self.name!r} is not loaded")
-        history = follower.ledger.history
+        history = log_applier.change_log.history
         # What was before the snapshot that the server began with it cannot know.
         if generation.step >= history.base.step and history.known(generation.step) is None:
             raise NotFound(f"generation {generation} of model {self.name!r} never was")
-        follower.probation.aftermath.tell(generation, evidence)
+        log_applier.pre_deploy_check.post_deploy_monitor.tell(generation, evidence)
 
-    def _relearn(self, number: int) -> None:
+    def _reload_log(self, number: int) -> None:
         """Reads a version's log anew."""
-        if (follower := self._followers.get(number)) is not None:
-            ledger = Ledger(self._repository.reader(self.name, number), self._clock.unix_s)
-            self._followers[number] = follower.renewed(ledger)
+        if (log_applier := self._log_appliers.get(number)) is not None:
+            change_log = ChangeLog(self._repository.reader(self.name, number), self._clock.unix_s)
+            self._log_appliers[number] = log_applier.renewed(change_log)
 
-    def _loaded(self, number: int) -> tuple[ServedVersion, Follower]:
+    def _loaded(self, number: int) -> tuple[ServedVersion, LogApplier]:
         version = self.served.get(number)
         if version is None:
             raise NotFound(f"version {number} of model {self.name!r} is not loaded")
-        return version, self._followers[number]
+        return version, self._log_appliers[number]
 
     def _poll_versions(self) -> list[str]:
         known, policy = self._repository.versions(self.name), self.policy.versions
@@ -322,7 +335,7 @@ class ServedModel(RoutedModel):
         chosen = policy.choose(known)
         newest = max(chosen, default=0)
         self._coming.clear()
-        self._followers = {number: self._followers[number] for number in self.served}
+        self._log_appliers = {number: self._log_appliers[number] for number in self.served}
         events = []
         first = wanted | (chosen - self._unloaded)
         # The newest that was trusted before any older one, which is served beside it alone.
@@ -353,7 +366,7 @@ class ServedModel(RoutedModel):
         if all(self.routes.states.get(n) == state for n, state in states.items()):
             return []
         self._publish(lambda routes: {"states": {**routes.states, **states}})
-        return [Refusal(f"{self.name} version {n} refused: {why}") for n in states]
+        return [FailureMessage(f"{self.name} version {n} refused: {why}") for n in states]
 
     def _forget(self, outdone: set[int], named: set[int]) -> None:
         """Forgets what was refused, or told of as coming, once nobody asks for it: a newer version is served, or its
@@ -390,11 +403,11 @@ class ServedModel(RoutedModel):
             self._refusals.wait(number)
             told = before is not None and before.error == str(error)
             self._state(VersionStatus(number, END, str(error)))
-            return [] if told else [Refusal(f"{self.name} version {number} waits: {error}")]
+            return [] if told else [FailureMessage(f"{self.name} version {number} waits: {error}")]
         except FreshetError as error:
             self._refusals.note(number, seen)
             self._state(VersionStatus(number, END, str(error)))
-            return [Refusal(f"{self.name} version {number} refused: {error}")]
+            return [FailureMessage(f"{self.name} version {number} refused: {error}")]
         return [f"{self.name} {generation} loaded"]
 
     def _newest_trusted(self) -> int:
@@ -409,95 +422,97 @@ class ServedModel(RoutedModel):
                 beside = trusted in self.served and trusted in self._repository.versions(self.name)
                 if not beside and number not in self.policy.versions.versions:
                     check_downgrade(trusted, number)
-            version, follower = self._rebuild(number)
+            version, log_applier = self._rebuild(number)
         except Exception as error:
             if not isinstance(error, FreshetError):
                 error = load_error(f"version {number} of {self.name}", error)
             self._state(VersionStatus(number, END, str(error)))
             raise error from None
-        self._followers[number] = follower
+        self._log_appliers[number] = log_applier
         self._refusals.forget(number)
         self._serve(number, version)
         return version
 
-    def _rebuild(self, number: int, target: Link | None = None) -> tuple[ServedVersion, Follower]:
+    def _rebuild(self, number: int, target: ChainLink | None = None) -> tuple[ServedVersion, LogApplier]:
         """A version as its chain has it, at a generation of it (default: the one that is to be served), and open."""
         with self.lock_watch.excused():
             return self._rebuild_now(number, target)
 
-    def _rebuild_now(self, number: int, target: Link | None) -> tuple[ServedVersion, Follower]:
+    def _rebuild_now(self, number: int, target: ChainLink | None) -> tuple[ServedVersion, LogApplier]:
         folder = self._repository.folder(self.name, number)
         try:
-            version, follower = self._replay(number, target, from_snapshot=True)
+            version, log_applier = self._replay(number, target, from_snapshot=True)
         except (Corrupt, Diverged) as error:
             if not (folder / SNAPSHOTS).exists():
                 raise
             log.error("%s version %d: cannot begin at its snapshot: %s", self.name, number, error)
-            version, follower = self._replay(number, target, from_snapshot=False)
+            version, log_applier = self._replay(number, target, from_snapshot=False)
         if target is not None and version.digest != target.digest:
             raise Conflict(f"rollback: the deltas on disk lead to {version.generation}, not to {number}.{target.step}")
         if (memory := self._repository.keyring.memory) is not None:
             manifest = version.files.root_manifest
             root, digest = root_hash(manifest), version.files.digest
             memory.note_version(self.name, number, root, manifest.edition, digest)
-        version.open(self._connect(version))
-        return version, follower
+        version.attach_replicas(self._connect(version))
+        return version, log_applier
 
-    def _replay(self, number: int, target: Link | None, from_snapshot: bool) -> tuple[ServedVersion, Follower]:
+    def _replay(self, number: int, target: ChainLink | None, from_snapshot: bool) -> tuple[ServedVersion, LogApplier]:
         files = self._repository.reader(self.name, number)
-        ledger = Ledger(files, self._clock.unix_s)
-        known = self._followers.get(files.manifest.version)
-        probation = known.probation if known else self._probation()
-        follower = Follower(self.name, ledger, self._clock, probation, self._repository.seen_s)
-        follower.open(from_snapshot)
-        anew = target is None and probation.known >= 0
+        change_log = ChangeLog(files, self._clock.unix_s)
+        known = self._log_appliers.get(files.manifest.version)
+        pre_deploy_check = known.pre_deploy_check if known else self._probation()
+        log_applier = LogApplier(self.name, change_log, self._clock, pre_deploy_check, self._repository.seen_s)
+        log_applier.start(from_snapshot)
+        anew = target is None and pre_deploy_check.known >= 0
         # What has come since it was served last is judged once the version is open.
-        until = follower.recorded_by(probation.known) if anew else target or follower.target
-        if until.step < ledger.history.base.step:
-            ledger.reach_back()
-        record = ledger.history.snapshot(until) if from_snapshot else None
+        until = log_applier.recorded_by(pre_deploy_check.known) if anew else target or log_applier.target
+        if until.step < change_log.history.base.step:
+            change_log.reach_back()
+        record = change_log.history.snapshot(until) if from_snapshot else None
         version = self._load(files if record is None else open_snapshot(files, record))
         if version.files.snapshot is None:
             # Rows that are in a row store are those that the version was published with.
-            ledger.reach_back()
-        events = follower.reconcile(version, until)
-        for event in events if target or anew else [*events, *follower.follow(version)]:
+            change_log.reach_back()
+        events = log_applier.reconcile(version, until)
+        for event in events if target or anew else [*events, *log_applier.follow(version)]:
             log.info("%s", event)
-        return version, follower
+        return version, log_applier
 
-    def _probation(self) -> Probation:
-        return Probation(lambda: self.policy.delta_guard, self.vigilance, self._clock)
+    def _probation(self) -> PreDeployCheck:
+        return PreDeployCheck(lambda: self.policy.delta_guard, self.guard_stats, self._clock)
 
     def _follow(self, number: int, version: ServedVersion) -> list[str]:
         """One look at a version's chain; where memory does not reach back far enough, the version is built anew."""
-        with self._doubts.about(number):
+        with self._dirty_versions.changing(number):
             return self._look(number, version)
 
     def _look(self, number: int, version: ServedVersion) -> list[str]:
         """_follow() within a change of the version."""
-        follower = self._followers[number]
+        log_applier = self._log_appliers[number]
         if self._refusals.rests(number):
             return []
         try:
-            return follower.follow(version)
-        except OutOfReach:
-            step = follower.target.step
+            return log_applier.follow(version)
+        except RebuildRequired:
+            step = log_applier.target.step
         try:
             self._swap(number, *self._rebuild(number))
         except NotReady as error:
             self._refusals.wait(number)
-            return follower.wait(f"generation {number}.{step} waits: {error}")
+            return log_applier.wait(f"generation {number}.{step} waits: {error}")
         except FreshetError as error:
-            return follower.unreachable(f"generation {number}.{step} cannot be built from the files: {error}")
+            return log_applier.unreachable(f"generation {number}.{step} cannot be built from the files: {error}")
         self._refusals.forget(number)
         return [f"{self.name} rolled back to {self._still(number).generation}"]
 
-    def _swap(self, number: int, version: ServedVersion, follower: Follower, stay: Link | None = None) -> None:
+    def _swap(
+        self, number: int, version: ServedVersion, log_applier: LogApplier, override: ChainLink | None = None
+    ) -> None:
         """Serves a version that was built anew in the place of the one that is served."""
         old = self.served.get(number)
-        follower.stay(stay)
-        self._followers[number] = follower
-        follower.follow(version)
+        log_applier.override(override)
+        self._log_appliers[number] = log_applier
+        log_applier.follow(version)
         self._serve(number, version)
         if old is not None:
             old.close()
@@ -505,14 +520,14 @@ class ServedModel(RoutedModel):
     def _drop(self, number: int) -> None:
         dropped = self.served.get(number)
         self._by_hand.discard(number)
-        self._followers.pop(number, None)
+        self._log_appliers.pop(number, None)
         self._refusals.forget(number)
         self._publish(lambda routes: without(routes, number))
         if dropped is not None:
             dropped.close()
         self._repository.release(self.name, number)
 
-    def _condemn(self, number: int, version: ServedVersion, why: str) -> list[str]:
+    def _unload_corrupt(self, number: int, version: ServedVersion, why: str) -> list[str]:
         """Serves a version with a damaged file no more, whoever else changes the model meanwhile."""
         with self._routing:
             if self.routes.served.get(number) is not version:
@@ -524,7 +539,7 @@ class ServedModel(RoutedModel):
             self._folder.again()
         self._changed()
         version.close()
-        return [Refusal(f"{self.name} version {number} is served no more: {why}")]
+        return [FailureMessage(f"{self.name} version {number} is served no more: {why}")]
 
     def _still(self, number: int) -> ServedVersion:
         """A version that was served a moment ago; raises NotReady where it was condemned meanwhile."""
@@ -549,54 +564,54 @@ class ServedModel(RoutedModel):
         if delta.version in self.served:
             return self.served[delta.version]
         version = self.pick()
-        version.check(delta)
+        version.check_delta(delta)
         return version
 
-    def _apply(self, version: ServedVersion, delta: Delta, data: DeltaBytes, content: str) -> Applied:
+    def _apply(self, version: ServedVersion, delta: Delta, data: DeltaBytes, content: str) -> ApplyResult:
         """Serves a delta on the head of its chain: kept while its rows are staged, part of the chain once it can be
         served. content: SHA-256 of its bytes."""
-        follower = self._followers[version.manifest.version]
-        ledger = follower.ledger
-        ledger.may_write()
-        follower.ready(version)
-        version.check(delta)
-        ledger.check(delta, content)
-        digest = delta_digest(ledger.history.head.digest, content)
-        kept: list[KeptDelta] = []
+        log_applier = self._log_appliers[version.manifest.version]
+        change_log = log_applier.change_log
+        change_log.may_write()
+        log_applier.ready(version)
+        version.check_delta(delta)
+        change_log.check_delta(delta, content)
+        digest = delta_digest(change_log.history.head.digest, content)
+        kept: list[DurableDelta] = []
 
         def commit() -> None:
-            if ledger.commit(delta, kept[0]).digest != digest:
+            if change_log.commit(delta, kept[0]).digest != digest:
                 raise Conflict("delta: another one was published at the same time; the server takes that one first")
 
         try:
-            apply_ms = follower.apply(
-                version, delta, digest, keep=lambda: kept.append(ledger.keep(delta, data)), commit=commit
+            apply_ms = log_applier.apply(
+                version, delta, digest, keep=lambda: kept.append(change_log.keep(delta, data)), commit=commit
             )
-        except OutOfLine as held:
+        except GuardViolation as held:
             if not kept:
                 raise
-            raise self._hold(follower, version, delta, kept[0], held) from None
+            raise self._hold(log_applier, version, delta, kept[0], held) from None
         except BaseException:
             for one in kept:
-                ledger.forget(one)
+                change_log.forget(one)
             raise
         # Who has the answer may ask at once for the next step.
-        follower.tell(version)
-        return Applied(self.name, version.generation, delta.rows, delta.removed, apply_ms)
+        log_applier.tell(version)
+        return ApplyResult(self.name, version.generation, delta.rows, delta.removed, apply_ms)
 
     def _hold(
-        self, follower: Follower, version: ServedVersion, delta: Delta, kept: KeptDelta, held: OutOfLine
+        self, log_applier: LogApplier, version: ServedVersion, delta: Delta, kept: DurableDelta, held: GuardViolation
     ) -> Conflict:
         """Makes a delta that is not to be served part of its chain, behind a gate; returns what it is refused by."""
-        ledger = follower.ledger
+        change_log = log_applier.change_log
         where = Generation(delta.version, delta.step)
         try:
-            ledger.hold(held_reason(where, held.reason))
-            ledger.commit(delta, kept)
+            change_log.hold(held_reason(where, held.reason))
+            change_log.commit(delta, kept)
         except BaseException:
-            ledger.forget(kept)
+            change_log.forget(kept)
             raise
-        follower.tell(version)
+        log_applier.tell(version)
         return Conflict(
             f"delta: {where} is held: {held.reason}; `freshet delta release` serves it, `freshet delta reject` "
             "undoes it"

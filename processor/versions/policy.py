@@ -9,7 +9,7 @@ told counts over the file until it is taken back.
     sticky_input   input whose first value is the key of requests that bring none
     split_salt     another number deals sticky keys anew
     shadow         label that gets a copy of requests; shadow_share: of how many
-    guard          what a canary may do: processor.watching.judge.Bounds
+    guard          what a canary may do: processor.watching.canary_judge.CanaryBounds
     delta_guard    what a delta may do: processor.watching.delta_guard.DeltaBounds
     max_rows       of a request, in the place of the server's; max_ids: the same (processor.features.limits)
 """
@@ -23,9 +23,9 @@ from typing import Any
 
 from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.package.manifest import NAME
-from freshet_serving.processor.versions.traffic import Split
+from freshet_serving.processor.versions.traffic import TrafficSplit
+from freshet_serving.processor.watching.canary_judge import CanaryBounds
 from freshet_serving.processor.watching.delta_guard import DeltaBounds
-from freshet_serving.processor.watching.judge import Bounds
 
 LATEST = re.compile(r"latest:([1-9][0-9]{0,5})")
 MAX_VERSIONS, MAX_LABELS = 1000, 64
@@ -71,7 +71,7 @@ class ModelPolicy:
     split_salt: int = 0
     shadow: str = ""
     shadow_share: float = DEFAULT_SHADOW_SHARE
-    guard: Bounds = field(default_factory=Bounds)
+    guard: CanaryBounds = field(default_factory=CanaryBounds)
     delta_guard: DeltaBounds = field(default_factory=DeltaBounds)
     max_rows: int = 0
     max_ids: int = 0
@@ -134,7 +134,7 @@ def _labels(raw: Any, where: str) -> dict[str, int]:
 def _split(raw: Any, where: str) -> dict[str, float]:
     weights = _table(raw, where, (int, float), "a weight of 0 or more")
     if weights:
-        Split.of(weights, 0)
+        TrafficSplit.of(weights, 0)
     return weights
 
 
@@ -170,7 +170,7 @@ _PARSERS: dict[str, Any] = {
     "split_salt": _salt,
     "shadow": _name,
     "shadow_share": _share,
-    "guard": Bounds.parse,
+    "guard": CanaryBounds.parse,
     "delta_guard": DeltaBounds.parse,
     "max_rows": _most,
     "max_ids": _most,

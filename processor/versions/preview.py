@@ -33,7 +33,7 @@ from freshet_serving.processor.backends.base import Executable, Matrix
 from freshet_serving.processor.backends.buffers import Buffers
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.features.plan import BoundRequest, SparsePlan, Unfit
+from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput, SparsePlan
 from freshet_serving.processor.watching.delta_figures import LEAST_ROWS, Figure, score_figures
 
 REFRESH_S = 300.0
@@ -46,7 +46,7 @@ MOST_ROWS = 256
 Outputs = Mapping[str, NDArray[np.float32]]
 
 
-class Shown(NamedTuple):
+class PreviewState(NamedTuple):
     """A state to look at. digest: of its generation. tables: int64 [T, TABLE_FIELDS] (kernels.rows). executables: of
     the whole dense graph, by bucket."""
 
@@ -56,7 +56,7 @@ class Shown(NamedTuple):
     executables: Mapping[int, Executable]
 
 
-class Excerpt(NamedTuple):
+class SampleRows(NamedTuple):
     """The first rows of a request. rows: how many."""
 
     bound: BoundRequest
@@ -68,13 +68,13 @@ class SampleScores(NamedTuple):
     its first rows were to the executable."""
 
     digest: str
-    sample: Sequence[Excerpt]
+    sample: Sequence[SampleRows]
     executable: Executable
     x: Matrix
     outputs: Outputs
 
 
-class Previewed(NamedTuple):
+class PreviewResult(NamedTuple):
     """What a state would do to scores. rows: how many were scored. figures: see processor.watching.delta_figures."""
 
     rows: int
@@ -96,9 +96,9 @@ class Preview:
         self._lock = threading.Lock()
         self._most = MOST_ROWS
         # Appended to by whoever brings requests.
-        self._gathered: list[Excerpt] = []
+        self._gathered: list[SampleRows] = []
         self._gathered_rows = self._sample_rows = 0
-        self._sample: Sequence[Excerpt] = ()
+        self._sample: Sequence[SampleRows] = ()
         self._since_s = clock.now_s()
         self._scored: SampleScores | None = None
 
@@ -107,21 +107,21 @@ class Preview:
         if bound.ids <= IDS_OF_ONE:
             self.example = inputs or self.example
             rows = min(bound.rows, ROWS_OF_ONE)
-            self._gathered.append(Excerpt(bound, rows))
+            self._gathered.append(SampleRows(bound, rows))
             # Two that add at once may count one: a few rows more are gathered then.
             self._gathered_rows += rows
             if self._gathered_rows >= self._most:
                 self.wanted = False
 
     def look(
-        self, before: Shown, after: Shown, costs: Mapping[int, float], most_rows: int, most_s: float
-    ) -> Previewed | None:
+        self, before: PreviewState, after: PreviewState, costs: Mapping[int, float], max_rows: int, max_s: float
+    ) -> PreviewResult | None:
         """What the state `after`, which nobody is served, would do to the scores of `before`, which is served and
-        pinned; None while there are too few rows. costs: seconds of a run, by bucket. most_rows, most_s: of a look."""
+        pinned; None while there are too few rows. costs: seconds of a run, by bucket. max_rows, max_s: of a look."""
         with self._lock:
             began_s = self._clock.now_s()
-            self._renew(most_rows)
-            bucket, rows = extent(costs, min(most_rows, self._sample_rows), most_s)
+            self._renew(max_rows)
+            bucket, rows = extent(costs, min(max_rows, self._sample_rows), max_s)
             if rows < LEAST_ROWS:
                 return None
             known, digest = self._scored, before.digest
@@ -130,12 +130,12 @@ class Preview:
             scored = self._score(after, bucket, rows, known)
             self._scored = scored
             figures = score_figures({name: scores[:rows] for name, scores in known.outputs.items()}, scored.outputs)
-            return Previewed(rows, self._clock.now_s() - began_s, figures)
+            return PreviewResult(rows, self._clock.now_s() - began_s, figures)
 
-    def _renew(self, most_rows: int) -> None:
+    def _renew(self, max_rows: int) -> None:
         """Makes what has been gathered the sample, once it is worth it, and has more gathered in time."""
-        self._most = most_rows
-        full = self._gathered_rows >= most_rows
+        self._most = max_rows
+        full = self._gathered_rows >= max_rows
         if full or self._gathered_rows >= max(LEAST_ROWS, 2 * self._sample_rows):
             self._sample, self._sample_rows = tuple(self._gathered), sum(e.rows for e in self._gathered)
             if full:
@@ -144,7 +144,7 @@ class Preview:
         if not self.wanted and self._clock.now_s() - self._since_s >= REFRESH_S:
             self.wanted = True
 
-    def _score(self, state: Shown, bucket: int, rows: int, known: SampleScores | None) -> SampleScores:
+    def _score(self, state: PreviewState, bucket: int, rows: int, known: SampleScores | None) -> SampleScores:
         """Scores the first rows of the sample; known: of the same rows, under another state."""
         if self._buffers is None:
             self._buffers = self._make()
@@ -153,7 +153,7 @@ class Preview:
         for bound, spans in runs(self._sample, rows, len(whole)):
             stop = min(at + len(whole), rows)
             # A row whose floats are refused is one all the same: under both states alike.
-            with suppress(Unfit):
+            with suppress(NonFiniteInput):
                 self._plan.fill(state.tables, state.epoch, bound, spans, whole, self._buffers.counts)
             every[at:stop] = whole[: stop - at]
             at = stop
@@ -174,16 +174,18 @@ class Preview:
         return SampleScores(state.digest, self._sample, executable, every, results)
 
 
-def extent(costs: Mapping[int, float], rows: int, most_s: float) -> tuple[int, int]:
+def extent(costs: Mapping[int, float], rows: int, max_s: float) -> tuple[int, int]:
     """The bucket to score so many rows by, and how many of them fit the time: whole runs of it, LEAST_ROWS at least
     where there are as many."""
     small = [bucket for bucket in costs if bucket <= RUN_ROWS] or [min(costs)]
     bucket = min(small, key=lambda one: (costs[one] / one, -one))
-    fit = int(most_s / max(costs[bucket], 1e-9)) * bucket
+    fit = int(max_s / max(costs[bucket], 1e-9)) * bucket
     return bucket, min(rows, max(fit, LEAST_ROWS))
 
 
-def runs(sample: Sequence[Excerpt], rows: int, bucket: int) -> Iterator[tuple[list[BoundRequest], NDArray[np.int64]]]:
+def runs(
+    sample: Sequence[SampleRows], rows: int, bucket: int
+) -> Iterator[tuple[list[BoundRequest], NDArray[np.int64]]]:
     """The first rows of a sample, a bucket at a time: as fill() takes them."""
     part, spans, left = [], [], bucket
     for bound, count in sample:

@@ -22,18 +22,18 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.chain.history import Link
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.package.delta import Delta
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.history import ChainLink
 
 
-def sound_behind(ledger: Ledger, gate: Link) -> list[Delta]:
+def sound_behind(change_log: ChangeLog, gate: ChainLink) -> list[Delta]:
     """The deltas behind a gate that do not stand on the first of them; none where one of them cannot be read."""
-    history = ledger.history
+    history = change_log.history
     held = [link for link in history.back(history.head) if link.step > gate.step][::-1]
     try:
-        deltas = [ledger.read_delta(link) for link in held]
+        deltas = [change_log.read_delta(link) for link in held]
     except FreshetError:
         return []
     return apart_from(deltas[0], deltas[1:])
@@ -55,17 +55,17 @@ def apart_from(bad: Delta, later: Sequence[Delta]) -> list[Delta]:
     return apart
 
 
-def publish_anew(ledger: Ledger, deltas: Sequence[Delta]) -> list[int]:
+def publish_anew(change_log: ChangeLog, deltas: Sequence[Delta]) -> list[int]:
     """Publishes deltas on the head under new steps, which it returns; up to the first that cannot be, as where somebody
     else has published meanwhile."""
     steps = list[int]()
     for delta in deltas:
-        head = ledger.history.head
+        head = change_log.history.head
         if steps and head.step != steps[-1]:
             break
-        again = replace(delta, step=ledger.history.top + 1, parent_step=head.step, compacted=False)
+        again = replace(delta, step=change_log.history.top + 1, parent_step=head.step, compacted=False)
         try:
-            ledger.publish(again)
+            change_log.publish(again)
         except FreshetError:
             break
         steps.append(again.step)

@@ -31,26 +31,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.backends.base import Executable, Program
-from freshet_serving.processor.backends.buffers import Buffers, Ends
+from freshet_serving.processor.backends.buffers import Buffers, IoShape
 from freshet_serving.processor.backends.cost import CostTable
 from freshet_serving.processor.backends.cuda import allocator
 from freshet_serving.processor.backends.opening import Package, open_programs
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import on
-from freshet_serving.processor.features.plan import BoundRequest, SparsePlan, Unfit, blank_inputs
+from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput, SparsePlan, blank_inputs
 from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise
 from freshet_serving.processor.package.manifest import WHOLE, Manifest
 from freshet_serving.processor.package.roles import division
-from freshet_serving.processor.package.warmup import WARMUP, parse_warmup
+from freshet_serving.processor.repository.warmup import WARMUP, parse_warmup
 from freshet_serving.processor.tables.remote.reader import RemoteTables
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
-from freshet_serving.processor.versions.once import UserOnce
-from freshet_serving.processor.versions.preview import Preview, Previewed, Shown
-from freshet_serving.processor.versions.rehearsal import rehearse
+from freshet_serving.processor.versions.preview import Preview, PreviewResult, PreviewState
+from freshet_serving.processor.versions.user_split import UserSplitRuntime
+from freshet_serving.processor.versions.warm_up import warm_up
 
 log = logging.getLogger("freshet.replica")
 
@@ -83,8 +83,8 @@ class Replicas(Protocol):
         """Returns when the frame can be served by all of them; raises why it cannot. Nothing is served by it yet."""
 
     def preview(
-        self, frame: int, epoch: int, generation: Generation, most_rows: int, most_s: float
-    ) -> Previewed | None:
+        self, frame: int, epoch: int, generation: Generation, max_rows: int, max_s: float
+    ) -> PreviewResult | None:
         """What a state would do to scores (processor.versions.preview), of a frame that is prepared and an epoch whose
         rows are staged; None where nobody can tell."""
 
@@ -104,20 +104,22 @@ class Replicas(Protocol):
 
     @property
     def computes(self) -> Mapping[int, str]:
-        """Of each bucket backend and precision, and why it is no lower one (processor.backends.opening.Opened)."""
+        """Of each bucket backend and precision, and why it is no lower one
+        (processor.backends.opening.OpenedPrograms)."""
 
     @property
-    def parts_turns(self) -> Sequence[int]:
-        """Row counts from which on a user's requests are scored in parts, are not, and so on (UserOnce.turns)."""
+    def user_split_thresholds(self) -> Sequence[int]:
+        """Row counts from which on a user's requests are scored in parts, are not, and so on
+        (UserSplitRuntime.thresholds)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
     """Everything a batch reads, as of one generation. tables: int64 [T, TABLE_FIELDS] (kernels.rows). executables: of
     the whole dense graph, by bucket. parts: those of the parts that it is divided into, by role
-    (processor.versions.once)."""
+    (processor.versions.user_split)."""
 
-    flip: int
+    publish_seq: int
     epoch: int
     generation: Generation
     tables: NDArray[np.int64]
@@ -127,7 +129,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+class PreparedFrame:
     """A frame as this process serves it."""
 
     tables: NDArray[np.int64]
@@ -159,33 +161,33 @@ class Replica:
         self.manifest: Manifest = files.manifest
         spec = self.manifest.stage
         self.plan = SparsePlan(self.manifest, load_stage(self.manifest, files.file(spec.file)) if spec else None)
-        self.remote = remote.open(self.manifest, self.plan) if remote else None
+        self.remote = remote.open_reader(self.manifest, self.plan) if remote else None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         divided = division(self.manifest)
-        self.once = UserOnce(divided, self.plan) if divided else None
+        self.user_split = UserSplitRuntime(divided, self.plan) if divided else None
         self.costs = CostTable({1: 1.0})
         # Whether a run is the work of the thread that asks for it, for the most part.
         self.in_thread = False
         self._clock, self._cpus, self._runs = clock, cpus, runs
         self._lending = threading.Lock()
-        self._stock: list[Buffers] = []
-        self._lent: weakref.WeakSet[Buffers] = weakref.WeakSet()
+        self._buffer_pool: list[Buffers] = []
+        self._borrowed: weakref.WeakSet[Buffers] = weakref.WeakSet()
         self._control, self._pins = control, Pins(control, process)
         self._asking = threading.Lock()
-        self._frames: dict[int, Prepared] = {}
+        self._frames: dict[int, PreparedFrame] = {}
         self._newest: State | None = None
         self._dense: Dense | None = None
         self._executables: dict[str, dict[int, Executable]] = {}
         widths: dict[str, tuple[int, Mapping[str, int]]] = {WHOLE: (self.manifest.width, self.outputs)}
-        if self.once is not None:
-            widths |= {role: (part.width, part.outputs) for role, part in self.once.parts.items()}
+        if self.user_split is not None:
+            widths |= {role: (part.width, part.outputs) for role, part in self.user_split.parts.items()}
         # A backend's own threads inherit the cores of the thread that starts them.
         with on(cpus):
             opened = {
                 role: open_programs(files, width, outputs, threads, runs, role=role)
                 for role, (width, outputs) in widths.items()
             }
-        self._ends = {role: Ends(*widths[role], max(part.chosen)) for role, part in opened.items()}
+        self._io_shapes = {role: IoShape(*widths[role], max(part.chosen)) for role, part in opened.items()}
         self._allocate = allocator(e.target for part in opened.values() for e in part.chosen.values())
         self.chosen, self._opened = opened[WHOLE].chosen, opened[WHOLE]
         self._programs: dict[str, list[Program]] = {role: part.programs for role, part in opened.items()}
@@ -203,14 +205,14 @@ class Replica:
         return self._opened.computes()
 
     @property
-    def parts_turns(self) -> Sequence[int]:
-        """See Replicas.parts_turns."""
-        return self.once.turns if self.once is not None else ()
+    def user_split_thresholds(self) -> Sequence[int]:
+        """See Replicas.user_split_thresholds."""
+        return self.user_split.thresholds if self.user_split is not None else ()
 
     @property
-    def flip(self) -> int:
+    def publish_seq(self) -> int:
         """The flip that is served now; without a pin, good for no more than telling whether another one is."""
-        return self._control.flip
+        return self._control.publish_seq
 
     @property
     def generation(self) -> Generation:
@@ -227,34 +229,34 @@ class Replica:
             first, before = self._dense is None, self.computes
             executables = self._build(frame.dense)
             if first:
-                self._stock = [self._buffers() for _ in range(self._runs)]
+                self._buffer_pool = [self._buffers() for _ in range(self._runs)]
             for buffers in self._all_buffers():
                 buffers.bind_ahead(executables, run=first)
             costs = self._measure(executables)
             if first or self.computes != before:
                 self.costs = CostTable(self._opened.cost(self._threads) or costs[WHOLE])
-                if self.once is not None:
-                    self.once.price(costs)
+                if self.user_split is not None:
+                    self.user_split.price(costs)
             self._dense, self._executables = frame.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, frame.arrays)]
         keep = tuple(array for arrays in frame.arrays for array in arrays.values())
         matrix = descriptors(tables)
         if not self._frames:
             _populate(frame.arrays)
-            self._rehearse(matrix)
-        self._frames = self._frames | {frame.number: Prepared(matrix, self._executables, keep)}
+            self._warm_up(matrix)
+        self._frames = self._frames | {frame.number: PreparedFrame(matrix, self._executables, keep)}
 
     def preview(
-        self, frame: int, epoch: int, generation: Generation, most_rows: int, most_s: float
-    ) -> Previewed | None:
+        self, frame: int, epoch: int, generation: Generation, max_rows: int, max_s: float
+    ) -> PreviewResult | None:
         """See Replicas.preview. Rows that are in a row store are asked of nobody for this."""
         if self.remote is not None:
             return None
         with self.pinned(PREVIEW_READER) as state:
             prepared = self._frames[frame]
-            before = Shown(state.generation.digest, state.epoch, state.tables, state.executables)
-            after = Shown(generation.digest, epoch, prepared.tables, prepared.executables[WHOLE])
-            return self.sample.look(before, after, self.costs.cost, most_rows, most_s)
+            before = PreviewState(state.generation.digest, state.epoch, state.tables, state.executables)
+            after = PreviewState(generation.digest, epoch, prepared.tables, prepared.executables[WHOLE])
+            return self.sample.look(before, after, self.costs.cost, max_rows, max_s)
 
     def example(self) -> Mapping[str, Column | str] | None:
         """See Replicas.example."""
@@ -269,17 +271,17 @@ class Replica:
         newest = self._frames[max(self._frames)].executables
         if all(prepared.executables is newest for prepared in self._frames.values()):
             for buffers in self._all_buffers():
-                buffers.settle(newest)
+                buffers.drop_stale_runs(newest)
 
     def close(self) -> None:
         """Requests that hold the replica are still answered; it goes with the last of them."""
 
     def pin(self, reader: int) -> State:
         """The newest state, guaranteed whole until this reader's unpin(). reader: below READERS."""
-        flip = self._pins.pin(reader)
+        publish_seq = self._pins.pin(reader)
         state = self._newest
-        if state is None or state.flip != flip:
-            state = self._newest = self._state(flip)
+        if state is None or state.publish_seq != publish_seq:
+            state = self._newest = self._state(publish_seq)
         return state
 
     def unpin(self, reader: int) -> None:
@@ -292,29 +294,29 @@ class Replica:
         finally:
             self.unpin(reader)
 
-    def _state(self, flip: int) -> State:
+    def _state(self, publish_seq: int) -> State:
         """What a pinned flip stands for."""
-        entry = self._control.entry(flip)
+        entry = self._control.entry(publish_seq)
         frame = self._frames[entry.frame]
         generation = Generation(self.manifest.version, entry.step, entry.digest)
         parts = frame.executables
-        return State(flip, entry.epoch, generation, frame.tables, parts[WHOLE], frame.keep, parts)
+        return State(publish_seq, entry.epoch, generation, frame.tables, parts[WHOLE], frame.keep, parts)
 
-    def lend(self) -> Buffers:
+    def borrow_buffers(self) -> Buffers:
         """Buffers for one session, for as long as it keeps them; out of the stock while there are any."""
         with self._lending:
-            buffers = self._stock.pop() if self._stock else self._buffers()
-            self._lent.add(buffers)
+            buffers = self._buffer_pool.pop() if self._buffer_pool else self._buffers()
+            self._borrowed.add(buffers)
             return buffers
 
     def _all_buffers(self) -> list[Buffers]:
         with self._lending:
-            return [*self._stock, *self._lent]
+            return [*self._buffer_pool, *self._borrowed]
 
     def _buffers(self) -> Buffers:
-        return Buffers(self._ends, len(self.manifest.tables), len(self.outputs), self._allocate)
+        return Buffers(self._io_shapes, len(self.manifest.tables), len(self.outputs), self._allocate)
 
-    def _rehearse(self, tables: NDArray[np.int64]) -> None:
+    def _warm_up(self, tables: NDArray[np.int64]) -> None:
         """Runs the version's recorded requests, or one row of nothing in particular, before anybody is sent here. What
         nobody has recorded is asked of no row store and of no stage."""
         requests = self._recorded
@@ -323,18 +325,18 @@ class Replica:
         started_s, bound = self._clock.now_s(), list[BoundRequest]()
         for request in requests:
             # What was recorded when its numbers were not refused yet is no fault of the version.
-            with suppress(Unfit):
-                bound.append(self.plan.bind(request))
+            with suppress(NonFiniteInput):
+                bound.append(self.plan.bind_inputs(request))
         if self._recorded and self.remote is None:
             for one in bound:
                 self.sample.take(one)
         if bound:
-            epoch = self._control.entry(self._control.flip).epoch
-            rehearse(self.plan, self.remote, tables, epoch, self._executables[WHOLE], self._stock, bound)
+            epoch = self._control.entry(self._control.publish_seq).epoch
+            warm_up(self.plan, self.remote, tables, epoch, self._executables[WHOLE], self._buffer_pool, bound)
             log.info(
                 "%s version %d is warm: %d requests, %d buckets, %d sessions, %.0f ms",
                 self.manifest.model, self.manifest.version, len(bound), len(self._executables[WHOLE]),
-                len(self._stock), (self._clock.now_s() - started_s) * 1e3,
+                len(self._buffer_pool), (self._clock.now_s() - started_s) * 1e3,
             )  # fmt: skip
         self._recorded = []
 

@@ -16,12 +16,12 @@ from typing import Any
 import xxhash
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.errors import BadInput, FreshetError, KeyWanted, NotFound, NotReady
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady, SigningKeyRequired
+from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routes import Routes, VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.versions.traffic import Out, Split, Traffic
+from freshet_serving.processor.versions.traffic import EjectedVersion, Traffic, TrafficSplit
 
 log = logging.getLogger("freshet.model")
 
@@ -104,16 +104,16 @@ class RoutedModel:
         # What was kept has changed the model's folder: the next poll() looks at its versions.
         self._changed()
 
-    def take_out(self, number: int, reason: str) -> None:
+    def eject(self, number: int, reason: str) -> None:
         """Takes a version out: it answers only who asks for it by number or label, until readmit(); kept across
         restarts where the repository can be written."""
         with self._routing:
-            out = {**self.routes.traffic.out, number: Out(reason, self._clock.unix_s())}
+            out = {**self.routes.traffic.out, number: EjectedVersion(reason, self._clock.unix_s())}
             traffic = replace(self.routes.traffic, out=out)
             self.routes = replace(self.routes, traffic=traffic)
             try:
                 self._keep(self._told, traffic)
-            except (NotReady, KeyWanted) as error:
+            except (NotReady, SigningKeyRequired) as error:
                 log.warning("%s version %d is out, but only until a restart: %s", self.name, number, error)
         self._changed()
 
@@ -134,24 +134,27 @@ class RoutedModel:
             self.routes = replace(self.routes, **changes(self.routes))
         self._changed()
 
-    def _traffic(self, split: Split | None, out: Mapping[int, Out]) -> Traffic:
+    def _traffic(self, split: TrafficSplit | None, out: Mapping[int, EjectedVersion]) -> Traffic:
         """What the policy comes to. split: as it was: its segments stay where the weights do."""
         policy, salt = self.policy, xxhash.xxh3_64_intdigest(self.name.encode(), self.policy.split_salt)
         if not policy.split:
             split = None
         elif split is None or split.salt != salt:
-            split = Split.of(policy.split, salt)
+            split = TrafficSplit.of(policy.split, salt)
         else:
             split = split.reweighted(policy.split)
         return Traffic(split, policy.sticky_input, policy.shadow, policy.shadow_share, out, policy.limits)
 
-    def _kept_traffic(self) -> tuple[ModelPolicy, Split | None, dict[int, Out]]:
+    def _kept_traffic(self) -> tuple[ModelPolicy, TrafficSplit | None, dict[int, EjectedVersion]]:
         """What the repository has kept; nothing where it is not ours."""
         kept = self._repository.traffic(self.name)
         try:
             told = ModelPolicy.parse(kept.get("policy", {}), "policy")
-            split = Split.from_json(kept["split"]) if kept.get("split") else None
-            out = {int(version): Out(str(reason), float(at)) for version, (reason, at) in kept.get("out", {}).items()}
+            split = TrafficSplit.from_json(kept["split"]) if kept.get("split") else None
+            out = {
+                int(version): EjectedVersion(str(reason), float(at))
+                for version, (reason, at) in kept.get("out", {}).items()
+            }
         except (FreshetError, ValueError, TypeError, AttributeError) as error:
             log.error("what was kept of the traffic of %s cannot be read: %s", self.name, error)
             return ModelPolicy(), None, {}

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from freshet_serving.processor.errors import NotReady, UnknownVersion, nearest
 from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.repository import listed, unknown_model
+from freshet_serving.processor.repository.model_repository import listed, unknown_model
 from freshet_serving.processor.versions.traffic import Router, Traffic, new_turns
 
 LOADING, AVAILABLE, END = "LOADING", "AVAILABLE", "END"
@@ -71,7 +71,8 @@ class Routes(Generic[S]):
             object.__setattr__(self, "shadow", self._beside(default, self.traffic.shadow))
 
     def route(self, version: int | None = None, label: str | None = None, key: bytes | None = None) -> S:
-        """The target that answers; raises NotFound or NotReady. key: see traffic.Split; where no version is named."""
+        """The target that answers; raises NotFound or NotReady. key: see traffic.TrafficSplit; where no version is
+        named."""
         if version is None and label is None and self.table is not None:
             return self.table.pick(key)
         return self.pick(version, label)

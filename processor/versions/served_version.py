@@ -19,7 +19,7 @@ What may never be seen
   an undo fails all the same it stays set, which needs no memory either. What is served is still whole then (the rows
   that were left carry an epoch that nobody reads), but nothing is put on it any more, or they would be seen: damage()
   says so, and the version is served no more and opened anew from its log.
-- A lock held for good. Work beside the writer is lent to a thread that stands by (processor.standing_thread), or done
+- A lock held for good. Work beside the writer is lent to a thread that stands by (processor.standby_thread), or done
   by the writer where there is none; no thread is made here.
 - A state that a crash would lose. An upload's file is made durable while its rows are staged; once it can be served its
   record is written, and then it is. What cannot be recorded is taken back, and what cannot be served is not recorded.
@@ -54,21 +54,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.backends.opening import executable_files
-from freshet_serving.processor.chain.chain_record import delta_digest, root_digest
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.generation import Generation, Position
 from freshet_serving.processor.memory import gather
 from freshet_serving.processor.package.delta import Delta
 from freshet_serving.processor.package.manifest import Manifest, TableEntry
-from freshet_serving.processor.package.mapped_file import SIZES
-from freshet_serving.processor.package.version import DENSE, VersionReader, table_file
-from freshet_serving.processor.standing_thread import Errand, StandingThread
+from freshet_serving.processor.repository.log.chain_record import delta_digest, root_digest
+from freshet_serving.processor.repository.mapped_file import SIZES
+from freshet_serving.processor.repository.version import DENSE, VersionReader, table_file
+from freshet_serving.processor.standby_thread import BackgroundTask, StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.tables.table import RowVersions, ServedTable
-from freshet_serving.processor.versions.control import ControlWords, Entry
-from freshet_serving.processor.versions.preview import Previewed
+from freshet_serving.processor.versions.control import ControlEntry, ControlWords
+from freshet_serving.processor.versions.preview import PreviewResult
 from freshet_serving.processor.versions.replica import Arrays, Dense, Frame, Replicas
 from freshet_serving.processor.watching.histogram import LONG_S, SHORT_S, Histogram
 
@@ -82,17 +82,17 @@ STAMPS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Change:
+class StateChange:
     """A change of a version: what one flip publishes."""
 
-    flip: int
+    publish_seq: int
     epoch: int
     generation: Generation
     frame: Frame
 
 
 @dataclass(slots=True)
-class Undo:
+class UndoEntry:
     """An entry of the undo log: what it takes to go back over one delta."""
 
     epoch: int
@@ -104,7 +104,7 @@ class Undo:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AsOf:
+class PastState:
     """What a generation stands on: the epoch of its rows, and its dense tensors."""
 
     generation: Generation
@@ -123,12 +123,12 @@ class ServedVersion:
         processes: int = 1,
         remote: Collection[str] = (),
         budgets: Budgets | None = None,
-        beside: StandingThread | None = None,
+        beside: StandbyThread | None = None,
     ) -> None:
         """Loads and verifies the version; raises FreshetError when it cannot be served. Deltas may be applied before
-        open(). processes: how many may read it. remote: tables whose rows are in a row store, which vouches for their
-        checksum; their files are not opened. budgets: memory for the rows of tables, which tend() keeps. beside: a
-        thread for work beside the writer's."""
+        attach_replicas(). processes: how many may read it. remote: tables whose rows are in a row store, which vouches
+        for their checksum; their files are not opened. budgets: memory for the rows of tables, which maintain() keeps.
+        beside: a thread for work beside the writer's."""
         self.manifest: Manifest = files.manifest
         self.files = files
         self.lock = threading.RLock()
@@ -149,7 +149,7 @@ class ServedVersion:
         step = snapshot.step if snapshot else 0
         self.position = Position(self.manifest.model, self.manifest.version, undo_depth, step)
         digest = snapshot.digest if snapshot else root_digest(files.root_manifest)
-        self._undo: list[Undo] = []
+        self._undo: list[UndoEntry] = []
         self._epoch = 0
         self._stamps: dict[int, int] = {}
         self.published_at = snapshot.published_at if snapshot else self.manifest.created_at
@@ -159,10 +159,10 @@ class ServedVersion:
         # Of deltas: how long each took to apply, and how old it and its newest event were when it was served.
         self.apply_s, self.age_s, self.event_age_s = Histogram(SHORT_S), Histogram(LONG_S), Histogram(LONG_S)
         self.last_apply_ms = self.last_freshness_s = 0.0
-        self.change = Change(
+        self.change = StateChange(
             0, 0, Generation(self.manifest.version, step, digest), Frame(0, self._arrays(), self.dense)
         )
-        self.control.publish(0, Entry.of(0, 0, self.change.generation))
+        self.control.publish(0, ControlEntry.of(0, 0, self.change.generation))
         self._frames = self._forgotten = 0
 
     def _open(self, spec: TableEntry, budgets: Budgets | None) -> ServedTable:
@@ -187,12 +187,12 @@ class ServedVersion:
 
     @property
     def replicas(self) -> Replicas:
-        """The replicas that answer requests by this version; raises NotReady before open()."""
+        """The replicas that answer requests by this version; raises NotReady before attach_replicas()."""
         if self._replicas is None:
             raise NotReady(f"version {self.manifest.version} of model {self.manifest.model!r} is not open")
         return self._replicas
 
-    def open(self, replicas: Replicas) -> None:
+    def attach_replicas(self, replicas: Replicas) -> None:
         """Lets these read the version from now on, at the step that it stands at."""
         with self.lock:
             replicas.prepare(self.change.frame)
@@ -221,16 +221,16 @@ class ServedVersion:
 
     def damage(self, effort: int) -> str:
         """The first mapped file that is not what was verified any more, and why, "" where none is; takes no lock.
-        effort: see processor.package.mapped_file."""
+        effort: see processor.repository.mapped_file."""
         if self.torn:
             return TORN
         found = ((file.name, file.damage(effort)) for file in self.files.mapped)
         return next((f"{name}: {why}" for name, why in found if why), "")
 
-    def check(self, delta: Delta) -> None:
+    def check_delta(self, delta: Delta) -> None:
         """Raises BadInput or Conflict unless the delta continues this version's chain and fits its shapes."""
-        self.position.check(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
-        delta.check(self.manifest)
+        self.position.check_parent(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
+        delta.check_fits(self.manifest)
 
     def apply(
         self,
@@ -238,7 +238,7 @@ class ServedVersion:
         digest: str = "",
         *,
         keep: Callable[[], None] | None = None,
-        examine: Callable[[Change], None] = lambda change: None,
+        examine: Callable[[StateChange], None] = lambda change: None,
         commit: Callable[[], None] = lambda: None,
     ) -> float:
         """Takes the version to the delta's step; returns milliseconds from the call until every reader serves it.
@@ -253,11 +253,11 @@ class ServedVersion:
         started_s = self._clock.now_s()
         with self.lock:
             self._check_open()
-            self.check(delta)
+            self.check_delta(delta)
             self._wait_room()
             versions = {name: RowVersions() for name in delta.tables}
             try:
-                errand = Errand(keep, self._beside)
+                background_task = BackgroundTask(keep, self._beside)
                 try:
                     self._reclaim(delta)
                     self._torn, self._epoch = True, self._epoch + 1
@@ -269,15 +269,15 @@ class ServedVersion:
                     self._prepare(change)
                     replaced = {name: self.dense[name] for name in delta.dense}
                     before = self.change.epoch
-                    undo = Undo(before, versions, replaced, self.published_at, self.event_time, self.digest)
-                    errand.make_sure()
+                    undo = UndoEntry(before, versions, replaced, self.published_at, self.event_time, self.digest)
+                    background_task.run_if_pending()
                     examine(change)
                 finally:
-                    errand.end()
-                errand.check()
+                    background_task.end()
+                background_task.raise_error()
                 commit()
             except BaseException:
-                self._take_back(versions)
+                self._unstage(versions)
                 raise
             self._undo.append(undo)
             self.dense = dense
@@ -287,14 +287,14 @@ class ServedVersion:
             self._stamps[change.epoch] = delta.step
             if len(self._stamps) > STAMPS:
                 del self._stamps[next(iter(self._stamps))]
-            self._flip(change)
+            self._publish(change)
             for old in self._undo[:excess]:
                 for name, table_versions in old.versions.items():
-                    self.tables[name].retire(table_versions, change.flip)
+                    self.tables[name].retire(table_versions, change.publish_seq)
             del self._undo[:excess]
             self._torn = False
             self._wait_readers()
-            self._let_go()
+            self._release_frames()
             self.delta_count += 1
             self.delta_rows += delta.rows
             self.delta_nbytes += delta.nbytes
@@ -307,11 +307,12 @@ class ServedVersion:
             self.apply_s.observe(self.last_apply_ms / 1e3)
             return self.last_apply_ms
 
-    def preview(self, change: Change, most_rows: int, most_s: float) -> Previewed | None:
-        """What a change that is prepared would do to scores; None before open(), and where nobody can tell."""
+    def preview(self, change: StateChange, max_rows: int, max_s: float) -> PreviewResult | None:
+        """What a change that is prepared would do to scores; None before attach_replicas(), and where nobody can
+        tell."""
         if self._replicas is None:
             return None
-        return self._replicas.preview(change.frame.number, change.epoch, change.generation, most_rows, most_s)
+        return self._replicas.preview(change.frame.number, change.epoch, change.generation, max_rows, max_s)
 
     def forget_refused(self) -> None:
         """Has replicas let go of frames that were prepared and never served."""
@@ -330,19 +331,19 @@ class ServedVersion:
         undone = ((step, entry.digest) for step, entry in zip(self.position.undoable, self._undo))
         return next((step for step, known in undone if known == digest), None)
 
-    def as_of(self, step: int) -> AsOf | None:
+    def as_of(self, step: int) -> PastState | None:
         """What a step stands on that is served or can be gone back to by rollback(); None for any other. Its rows are
         there for as long as the caller holds the lock."""
         count = self.position.undo_count(step)
         if count is None:
             return None
         if count == 0:
-            return AsOf(self.change.generation, self.change.epoch, self.dense)
+            return PastState(self.change.generation, self.change.epoch, self.dense)
         dense = self.dense
         for entry in reversed(self._undo[-count:]):
             dense = {**dense, **entry.dense} if entry.dense else dense
         oldest = self._undo[-count]
-        return AsOf(Generation(self.manifest.version, step, oldest.digest), oldest.epoch, dense)
+        return PastState(Generation(self.manifest.version, step, oldest.digest), oldest.epoch, dense)
 
     def stamped(self, epoch: int) -> int | None:
         """The step of the delta whose rows carry this epoch; None for one of long ago."""
@@ -368,29 +369,29 @@ class ServedVersion:
             change = self._next(past.generation, past.epoch, dense)
             self._prepare(change)
             self._torn = True
-            self._flip(change)
+            self._publish(change)
             try:
                 self._wait_readers()
             except BaseException:
                 # Somebody still reads what is to be taken back: it stays, and so does the state that names it.
-                self._flip(replace(before, flip=change.flip + 1))
+                self._publish(replace(before, publish_seq=change.publish_seq + 1))
                 self._torn = False
                 raise
             self.dense = dense
             self.published_at, self.event_time = oldest.published_at, oldest.event_time
             self.position.rewind(count)
             for entry in reversed(undone):
-                self._take_out(entry.versions)
+                self._remove_staged(entry.versions)
             del self._undo[-count:]
             # Slots that a late reader still names carry old epochs: none may ever be given out again, so the epoch
             # that is served moves on to the newest one, at the same content.
             again = self._next(change.generation, self._epoch, dense)
             self._prepare(again)
-            self._flip(again)
+            self._publish(again)
             self._torn = False
-            self._let_go()
+            self._release_frames()
 
-    def tend(self) -> bool:
+    def maintain(self) -> bool:
         """A slice of keeping tables within their memory budgets; True when more waits to be done.
 
         What was given up can be used again after a flip; where no delta brings one, the same content is published anew.
@@ -405,16 +406,16 @@ class ServedVersion:
                 with self.lock:
                     if self._closed or self._unfinished:
                         return False
-                    oldest = min(self.control.oldest_pin(), self.change.flip)
-                    given_up |= table.tend(oldest, self.change.flip + 1, self._clock.now_s())
+                    oldest = min(self.control.oldest_pin(), self.change.publish_seq)
+                    given_up |= table.maintain(oldest, self.change.publish_seq + 1, self._clock.now_s())
         with self.lock:
             if given_up and not (self._closed or self._unfinished):
                 self._wait_room()
                 again = self._next(self.change.generation, self.change.epoch, self.dense)
                 self._prepare(again)
-                self._flip(again)
+                self._publish(again)
                 self._wait_readers()
-                self._let_go()
+                self._release_frames()
         return given_up
 
     def export(self) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]], Dense]:
@@ -438,18 +439,18 @@ class ServedVersion:
         for name, changes in delta.tables.items():
             self.tables[name].apply(changes, self._epoch, into[name])
 
-    def _take_back(self, staged: dict[str, RowVersions]) -> None:
+    def _unstage(self, staged: dict[str, RowVersions]) -> None:
         """Undoes _stage() at once: nothing was flipped, so no reader sees the newest epoch."""
         with suppress(BaseException):
-            self._take_out(staged)
+            self._remove_staged(staged)
             self._torn = False
 
-    def _take_out(self, staged: dict[str, RowVersions]) -> None:
+    def _remove_staged(self, staged: dict[str, RowVersions]) -> None:
         """Takes the newest delta's rows out of every table, also where that fails in one of them; raises why."""
         failed: BaseException | None = None
         for name in staged:
             try:
-                self.tables[name].undo(staged[name], self.change.flip + 1)
+                self.tables[name].undo(staged[name], self.change.publish_seq + 1)
             except BaseException as error:
                 failed = error
         if failed is not None:
@@ -458,15 +459,15 @@ class ServedVersion:
     def _arrays(self) -> tuple[Arrays, ...]:
         return tuple(t.arrays for t in self.tables.values())
 
-    def _next(self, generation: Generation, epoch: int, dense: Dense) -> Change:
+    def _next(self, generation: Generation, epoch: int, dense: Dense) -> StateChange:
         """The next change; over the frame that is served, unless a buffer or a dense tensor is another one."""
         frame, arrays = self.change.frame, self._arrays()
         if not (_same(dense, frame.dense) and all(map(_same, arrays, frame.arrays))):
             self._frames += 1
             frame = Frame(self._frames, arrays, dense)
-        return Change(self.change.flip + 1, epoch, generation, frame)
+        return StateChange(self.change.publish_seq + 1, epoch, generation, frame)
 
-    def _prepare(self, change: Change) -> None:
+    def _prepare(self, change: StateChange) -> None:
         if self._replicas is not None and change.frame is not self.change.frame:
             self._replicas.prepare(change.frame)
 
@@ -475,20 +476,20 @@ class ServedVersion:
         reading a flip and announcing it may announce a very old one; it lets go as soon as it runs again."""
         self._wait(lambda: self.control.has_room(FLIPS))
 
-    def _flip(self, change: Change) -> None:
+    def _publish(self, change: StateChange) -> None:
         """Publishes a change whose frame is prepared."""
-        entry = Entry.of(change.epoch, change.frame.number, change.generation)
+        entry = ControlEntry.of(change.epoch, change.frame.number, change.generation)
         torn, self._torn = self._torn, True
         self.change = change
-        self.control.publish(change.flip, entry)
+        self.control.publish(change.publish_seq, entry)
         self._torn = torn
 
     def _wait_readers(self) -> None:
         """Returns when no session is pinned to a state older than the one that is served."""
-        flip = self.change.flip
-        self._wait(lambda: self.control.oldest_pin() >= flip)
+        publish_seq = self.change.publish_seq
+        self._wait(lambda: self.control.oldest_pin() >= publish_seq)
 
-    def _let_go(self) -> None:
+    def _release_frames(self) -> None:
         """Lets go of frames that no session can reach any more: nobody is pinned to an older state."""
         frame = self.change.frame.number
         if self._replicas is not None and self._forgotten < frame:
@@ -504,11 +505,11 @@ class ServedVersion:
             time.sleep(min(max(FIRST_LOOK_S, waited_s * LOOK_PART), LAST_LOOK_S))
 
     def _reclaim(self, delta: Delta) -> None:
-        oldest = min(self.control.oldest_pin(), self.change.flip)
+        oldest = min(self.control.oldest_pin(), self.change.publish_seq)
         for name, table in self.tables.items():
             changes = delta.tables.get(name)
             coming = 0 if changes is None else len(changes.keys) + len(changes.removed)
-            table.reclaim(oldest, self.change.flip + 1, coming)
+            table.reclaim(oldest, self.change.publish_seq + 1, coming)
 
 
 def _gathered(dense: Dense) -> Dense:

@@ -11,11 +11,11 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from freshet_serving.processor.chain.chain_record import DELTA, ChainRecord
-from freshet_serving.processor.chain.history import History, Link
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.package.delta import rows_of_file
-from freshet_serving.processor.versions.follower import Follower
+from freshet_serving.processor.repository.log.chain_record import DELTA, ChainRecord
+from freshet_serving.processor.repository.log.history import ChainLink, History
+from freshet_serving.processor.versions.log_applier import LogApplier
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching.delta_log import DeltaEntry, score_shift
 
@@ -24,37 +24,37 @@ STATES = SERVED, CURRENT, UNDONE, WAITS = "served", "current", "undone", "waits"
 """Of a delta: a part of what is served, the newest of it, taken back, or not served yet."""
 
 
-def timeline(version: ServedVersion, follower: Follower, most: int) -> dict[str, Any]:
+def timeline(version: ServedVersion, log_applier: LogApplier, most: int) -> dict[str, Any]:
     """The version's newest records, at most so many, the newest first; JSON-able."""
-    history, known = follower.ledger.history, follower.probation.log.entries()
+    history, known = log_applier.change_log.history, log_applier.pre_deploy_check.log.entries()
     links = [link for link in islice(reversed(history.links.values()), most) if link.record is not None]
     records = [*(link.record for link in links if link.record), *islice(reversed(history.events), most)]
     records = sorted(records, key=lambda record: record.number, reverse=True)[:most]
     states = _states(history, links, version.digest)
     number = version.manifest.version
     waiting = [link for link in links if states[link.digest] == WAITS and link.digest not in known][:MOST_READ]
-    rows = {link.digest: _rows(follower, link) for link in waiting}
+    rows = {link.digest: _rows(log_applier, link) for link in waiting}
     return {
         "model": version.manifest.model,
         "version": number,
         "generation": str(version.generation),
         "published_at": version.manifest.created_at,
-        "chain": asdict(follower.status),
+        "chain": asdict(log_applier.status),
         "gate": f"{number}.{history.gate.step}" if history.gate else None,
         "first": f"{number}.{history.base.step}",
         "entries": [_entry(version, record, states, known, rows) for record in records],
     }
 
 
-def _rows(follower: Follower, link: Link) -> int | None:
+def _rows(log_applier: LogApplier, link: ChainLink) -> int | None:
     """The rows of a delta that nobody has read here yet; None where its file cannot be read."""
     try:
-        return rows_of_file(follower.ledger.path_of(link))
+        return rows_of_file(log_applier.change_log.path_of(link))
     except FreshetError:
         return None
 
 
-def _states(history: History, links: list[Link], served: str) -> dict[str, str]:
+def _states(history: History, links: list[ChainLink], served: str) -> dict[str, str]:
     """The state of each link, by digest."""
     if not links:
         return {}

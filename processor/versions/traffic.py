@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class TrafficSplit:
     """A split of traffic. labels: the baseline first. Segment i is buckets [ends[i - 1], ends[i]) and belongs to
     owners[i]; the last end is 2^32, and no two neighbours have one owner. salt: of sticky keys."""
 
@@ -49,12 +49,12 @@ class Split:
     salt: int
 
     @classmethod
-    def of(cls, weights: Mapping[str, float], salt: int) -> Split:
+    def of(cls, weights: Mapping[str, float], salt: int) -> TrafficSplit:
         """Segments one after another, in the weights' order; raises BadInput."""
         nobody = cls(tuple(weights), (BUCKETS,), (next(iter(weights), ""),), salt)
         return nobody.reweighted(weights)
 
-    def reweighted(self, weights: Mapping[str, float]) -> Split:
+    def reweighted(self, weights: Mapping[str, float]) -> TrafficSplit:
         """The same split with other weights, moving as little as can be; raises BadInput."""
         wanted, had = _sizes(weights), self.sizes()
         surplus = {owner: max(0, size - wanted.get(owner, 0)) for owner, size in had.items()}
@@ -85,7 +85,7 @@ class Split:
             if end > at:
                 cut.append((end, owner))
         merged = [(e, o) for n, (e, o) in enumerate(cut) if n + 1 == len(cut) or cut[n + 1][1] != o]
-        return Split(tuple(weights), tuple(e for e, _ in merged), tuple(o for _, o in merged), self.salt)
+        return TrafficSplit(tuple(weights), tuple(e for e, _ in merged), tuple(o for _, o in merged), self.salt)
 
     def bucket(self, key: bytes) -> int:
         """A sticky key's place on the line."""
@@ -115,7 +115,7 @@ class Split:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, raw: Any) -> Split:
+    def from_json(cls, raw: Any) -> TrafficSplit:
         """Reads to_json(); raises BadInput for anything that is no split."""
         try:
             split = cls(tuple(raw["labels"]), tuple(raw["ends"]), tuple(raw["owners"]), raw["salt"])
@@ -152,7 +152,7 @@ def _sizes(weights: Mapping[str, float]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Out:
+class EjectedVersion:
     """A version that has been taken out: why, and when, in Unix seconds."""
 
     reason: str
@@ -166,11 +166,11 @@ class Traffic:
     shadow_share of them; "" for none. out: versions that answer only who asks for them by number or label. limits: the
     model's own, by name (processor.features.limits)."""
 
-    split: Split | None = None
+    split: TrafficSplit | None = None
     sticky_input: str = ""
     shadow: str = ""
     shadow_share: float = 0.0
-    out: Mapping[int, Out] = field(default_factory=dict)
+    out: Mapping[int, EjectedVersion] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -187,11 +187,11 @@ class Traffic:
     def from_json(cls, raw: Mapping[str, Any]) -> Traffic:
         """The Traffic of what to_json() said, in another process of this server."""
         return cls(
-            Split.from_json(raw["split"]) if raw["split"] else None,
+            TrafficSplit.from_json(raw["split"]) if raw["split"] else None,
             raw["sticky_input"],
             raw["shadow"],
             raw["shadow_share"],
-            {int(version): Out(*out) for version, out in raw["out"].items()},
+            {int(version): EjectedVersion(*out) for version, out in raw["out"].items()},
             raw["limits"],
         )
 
@@ -201,7 +201,7 @@ class Router(Generic[T]):
 
     __slots__ = ("_ends", "_next", "_salt", "_targets")
 
-    def __init__(self, split: Split, targets: Sequence[T], turns: Callable[[], int]) -> None:
+    def __init__(self, split: TrafficSplit, targets: Sequence[T], turns: Callable[[], int]) -> None:
         """targets: what answers each segment. turns: numbers that go up by STEP."""
         self._ends, self._salt, self._targets, self._next = list(split.ends), split.salt, list(targets), turns
 

@@ -47,8 +47,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.watching.canary_judge import CanaryBounds, Verdict
 from freshet_serving.processor.watching.delta_figures import EVIDENCE, LEAST_ROWS, PLACES, SIGNED, Figure
-from freshet_serving.processor.watching.judge import Bounds, Verdict
 
 MODES = OFF, ON, STRICT = "off", "on", "strict"
 HALF_LIFE = 700
@@ -102,7 +102,7 @@ class DeltaBounds:
     the last hour and day (processor.watching.drift). factor: times what is usual. learn: deltas until something is
     usual. preview_ms: what scoring rows may cost a delta; preview_rows: how many at most. watch_s: how long a delta is
     watched once it is served; max_drift: Scores.shift() of what it scores then; max_miscalibration: see
-    processor.watching.aftermath."""
+    processor.watching.post_deploy_monitor."""
 
     mode: str = ON
     bias: float = 0.05
@@ -125,9 +125,9 @@ class DeltaBounds:
     max_miscalibration: float = 0.2
 
     @property
-    def served(self) -> Bounds:
+    def served(self) -> CanaryBounds:
         """The bounds within which a delta may stay once it is served."""
-        return Bounds(window_s=self.watch_s, max_nonfinite_share=MOST_NONFINITE, max_score_shift=self.max_drift)
+        return CanaryBounds(window_s=self.watch_s, max_nonfinite_share=MOST_NONFINITE, max_score_shift=self.max_drift)
 
     @classmethod
     def parse(cls, raw: Any, where: str) -> DeltaBounds:
@@ -153,20 +153,20 @@ class DeltaBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class DecayedMaxima:
     """What is usual of one figure. largest, second: of those that were served, faded. seen: how many."""
 
     largest: float = 0.0
     second: float = 0.0
     seen: int = 0
 
-    def after(self, value: float) -> Usual:
+    def after(self, value: float) -> DecayedMaxima:
         """Once another one is served."""
         largest, second = self.largest * FADE, self.second * FADE
-        return Usual(max(largest, value), max(second, min(largest, value)), self.seen + 1)
+        return DecayedMaxima(max(largest, value), max(second, min(largest, value)), self.seen + 1)
 
 
-UNKNOWN = Usual()
+UNKNOWN = DecayedMaxima()
 
 
 class DeltaGuard:
@@ -174,7 +174,7 @@ class DeltaGuard:
 
     def __init__(self) -> None:
         # By kind and what.
-        self._usual: dict[tuple[str, str], Usual] = {}
+        self._usual: dict[tuple[str, str], DecayedMaxima] = {}
         # Means, faded; 0 before the first delta.
         self._events = self._rows = 0.0
 

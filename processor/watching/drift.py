@@ -31,8 +31,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from freshet_serving.processor.watching.canary_judge import Verdict
 from freshet_serving.processor.watching.delta_figures import LEVEL, PLACES, SHIFT, SIGNED, WIDTH, Figure
-from freshet_serving.processor.watching.judge import Verdict
 
 HOUR_S, DAY_S, SLOT_S = 3600.0, 86400.0, 300.0
 GENERATIONS = 512
@@ -43,7 +43,7 @@ Key = tuple[str, str]
 Places = dict[Key, float]
 
 
-class Slot(NamedTuple):
+class TimeSlot(NamedTuple):
     """The lowest and highest place of a stretch of time. number: of the stretch, in SLOT_S."""
 
     number: int
@@ -55,7 +55,7 @@ class Drift:
     """The places of one version's generations."""
 
     def __init__(self) -> None:
-        self._slots: dict[Key, deque[Slot]] = {}
+        self._slots: dict[Key, deque[TimeSlot]] = {}
         self._places: OrderedDict[str, Places] = OrderedDict()
 
     def judge(
@@ -101,7 +101,7 @@ class Drift:
             if slots and slots[-1].number == now:
                 last = slots.pop()
                 passed += (last.low, last.high)
-            slots.append(Slot(now, min(passed), max(passed)))
+            slots.append(TimeSlot(now, min(passed), max(passed)))
             while slots[0].number < now - int(DAY_S // SLOT_S) - 1:
                 slots.popleft()
         self._places[digest] = after
@@ -128,7 +128,7 @@ class Drift:
             return place - min(slot.low for slot in slots) > math.log(times)
         return max(slot.high for slot in slots) - place > math.log(times)
 
-    def _within(self, key: Key, now_s: float, window_s: float) -> list[Slot]:
+    def _within(self, key: Key, now_s: float, window_s: float) -> list[TimeSlot]:
         oldest = int((now_s - window_s) // SLOT_S)
         return [slot for slot in self._slots.get(key, ()) if slot.number >= oldest]
 

@@ -15,7 +15,7 @@ GROWTH = 2.0
 
 
 @dataclass(slots=True)
-class _Longest:
+class _LongestRow:
     length: float
     since_s: float
     then: float
@@ -25,7 +25,7 @@ class RowLengths:
     """Of one version's tables."""
 
     def __init__(self) -> None:
-        self._of: dict[str, _Longest] = {}
+        self._of: dict[str, _LongestRow] = {}
 
     def longest(self, table: str) -> float | None:
         """Length of a table's longest rows; None before begin()."""
@@ -34,7 +34,7 @@ class RowLengths:
 
     def begin(self, table: str, length: float, now_s: float) -> None:
         """Rows of a table are at most so long."""
-        self._of[table] = _Longest(length, now_s, length)
+        self._of[table] = _LongestRow(length, now_s, length)
 
     def served(self, table: str, times: float, now_s: float) -> None:
         """A row is served that is so many times as long as the longest that was known."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.kernels import counting as k
 from freshet_serving.processor.kernels.counting import first_lost, note_batch, note_scores
 
-__all__ = ["Block", "Scores", "Sketch", "first_lost", "note_batch", "note_scores"]
+__all__ = ["Scores", "Sketch", "StatsBlock", "first_lost", "note_batch", "note_scores"]
 
 PHASES = {"queue": (k.QUEUE, k.QUEUE_S), "sparse": (k.SPARSE, k.SPARSE_S), "dense": (k.DENSE, k.DENSE_S)}
 # Upper bounds of every bin but the last, which has none.
@@ -28,7 +28,7 @@ ROW_BOUNDS = tuple(1 << n for n in range(k.ROW_BINS - 1))
 PARTS = 10
 
 
-class Block:
+class StatsBlock:
     """The arrays that one session writes for one version, and their addresses."""
 
     __slots__ = ("counts", "counts_address", "sums", "sums_address")
@@ -68,7 +68,7 @@ class Scores:
     @classmethod
     def of(cls, scores: NDArray[np.float32]) -> Scores:
         """The scores of an array, whatever its shape."""
-        block = Block(1)
+        block = StatsBlock(1)
         block.note(0, scores)
         return Sketch(block.counts, block.sums).scores(0)
 
@@ -120,9 +120,9 @@ class Sketch:
         return cls.total(outputs, ())
 
     @classmethod
-    def total(cls, outputs: int, blocks: Sequence[Block]) -> Sketch:
+    def total(cls, outputs: int, blocks: Sequence[StatsBlock]) -> Sketch:
         """The sum of blocks that their sessions may still be writing."""
-        whole = Block(outputs)
+        whole = StatsBlock(outputs)
         for block in blocks:
             whole.counts += block.counts
             whole.sums += block.sums

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields
 
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.tables.remote.reader import RemoteStats
-from freshet_serving.processor.tables.tier import Tally
+from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching.histogram import Histogram
 from freshet_serving.processor.watching.sketch import Scores, Sketch
 
 CHAIN_STATES = CURRENT, WAITING, HELD, DIVERGED = "CURRENT", "WAITING", "HELD", "DIVERGED"
-"""Of a version against its chain (processor.versions.follower)."""
+"""Of a version against its chain (processor.versions.log_applier)."""
 OBSTACLES = REFUSED, GAP, UNREADABLE, GATE, DAMAGED = "refused", "gap", "unreadable", "held", "damaged"
 """What keeps deltas that are there from being served: one that this server refuses, one that is missing before a file,
 a repository that cannot be read for now, a gate, a chain that is damaged."""
@@ -42,7 +42,7 @@ class SessionStats:
     user_once: int = 0
     buckets: dict[str, int] = field(default_factory=dict)
 
-    def ran(self, bucket: int, rows: int) -> None:
+    def record_run(self, bucket: int, rows: int) -> None:
         """Notes a run of so many rows in a bucket."""
         label = str(bucket)
         self.padded_rows += bucket - rows
@@ -71,7 +71,7 @@ class GroupStats:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compared:
+class ShadowComparison:
     """A shadow's scores, compared with what was answered. differences: its scores less those that were answered."""
 
     differences: Sketch
@@ -98,7 +98,7 @@ class ModelStats:
     delta_nbytes: int = 0
     deltas: Mapping[str, Histogram] = field(default_factory=dict)
     remote: RemoteStats | None = None
-    tiers: dict[str, Tally] = field(default_factory=dict)
+    tiers: dict[str, TierStats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class VersionStats:
     labels: tuple[str, ...]
     share: float
     out: str
-    shadow: Compared | None = None
+    shadow: ShadowComparison | None = None
     chain: ChainStatus | None = None
     computes: Mapping[int, str] = field(default_factory=dict)
     staleness_s: float = 0.0

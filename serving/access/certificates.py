@@ -34,7 +34,7 @@ class Certificates(NamedTuple):
         return cls(chain, key, client_ca, _context(chain, key, client_ca))
 
 
-Shown = Callable[[], Certificates]
+CertificateSource = Callable[[], Certificates]
 """The newest certificates; asked with every handshake."""
 
 
@@ -49,7 +49,7 @@ def _context(chain: bytes, key: bytes, client_ca: bytes) -> ssl.SSLContext:
             context.load_cert_chain(chain_path, key_path, _no_password)
     except ssl.SSLError as error:
         raise BadInput(f"tls_cert, tls_key: expected a certificate and its own key in PEM, got {_why(error)}") from None
-    except _Encrypted:
+    except _PasswordRequired:
         raise BadInput("tls_key: expected a key without a password; openssl pkey -in KEY -out PLAIN") from None
     if client_ca:
         context.verify_mode = ssl.CERT_REQUIRED
@@ -60,12 +60,12 @@ def _context(chain: bytes, key: bytes, client_ca: bytes) -> ssl.SSLContext:
     return context
 
 
-class _Encrypted(Exception):
+class _PasswordRequired(Exception):
     """The key wants a password."""
 
 
 def _no_password() -> str:
-    raise _Encrypted
+    raise _PasswordRequired
 
 
 def _why(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """Credentials: the files of keys and certificates that a server is given, watched, and handed to all processes.
 
-    files ──look──▶ Credentials ──Access.take()──▶ guards of this process
+    files ──look──▶ Credentials ──AccessControl.take()──▶ guards of this process
                           └────────channel───────▶ workers, which do the same
 
 Invariants
@@ -31,7 +31,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.access.certificates import Certificates
 from freshet_serving.serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private, read_public
-from freshet_serving.serving.access.meters import Meters
+from freshet_serving.serving.access.rate_limiter import RateLimiter
 
 log = logging.getLogger("freshet.credentials")
 
@@ -59,7 +59,7 @@ class Credentials(NamedTuple):
         return cls(message["edition"], {k: base64.b64decode(v) for k, v in message["files"].items()})
 
 
-class Access:
+class AccessControl:
     """What one process lets in. memory: of its server's meters."""
 
     def __init__(self, admin_token: str, memory: NDArray[np.uint8]) -> None:
@@ -73,7 +73,7 @@ class Access:
 
     def guard(self, place: int) -> AccessGuard:
         """A guard for the thread that has this place; it lets in whom the newest credentials name."""
-        guard = AccessGuard(self._keys, Meters(self.memory, place, SystemClock()))
+        guard = AccessGuard(self._keys, RateLimiter(self.memory, place, SystemClock()))
         self._guards.append(guard)
         return guard
 
@@ -128,7 +128,7 @@ class CredentialFiles:
         """For /metrics."""
         return {"access_reloads": self.reloads, "access_reload_failures": self.failures}
 
-    def look(self) -> None:
+    def poll_once(self) -> None:
         """Looks once: takes what has changed and has stood still since the last look."""
         before, self._seen = self._seen, self._look()
         if self._seen != before or self._seen == self._tried:
@@ -148,7 +148,7 @@ class CredentialFiles:
     def _watch(self) -> None:
         while not self._stop.wait(LOOK_S):
             try:
-                self.look()
+                self.poll_once()
             except Exception:
                 log.exception("keys and certificates could not be looked at")
 

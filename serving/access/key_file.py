@@ -41,7 +41,7 @@ from typing import Any
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound, json_kind, printable
 from freshet_serving.processor.package.atomic import atomic_file
 from freshet_serving.processor.package.regular_file import read_file
-from freshet_serving.serving.access.meters import Slots, slots_of
+from freshet_serving.serving.access.rate_limiter import Slots, slots_of
 from freshet_serving.serving.access.scopes import ADMIN_READ, ADMIN_WRITE, SCOPES
 
 PREFIX = "freshet_"
@@ -55,7 +55,7 @@ HEAD = "# API keys of a Freshet server; written by `freshet key`, which keeps no
 
 
 @dataclass(frozen=True, slots=True)
-class AskLimits:
+class RateLimits:
     """How much may be asked. rate: requests a second; concurrency: in flight; 0 for any."""
 
     rate: float = 0.0
@@ -70,7 +70,7 @@ class ApiKey:
     sha256: bytes
     scopes: frozenset[str]
     expires_s: float = math.inf
-    limits: AskLimits = AskLimits()
+    limits: RateLimits = RateLimits()
     slots: Slots = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class ApiKeys:
     """The keys that a server knows. address: how much one client address may ask."""
 
     keys: tuple[ApiKey, ...] = ()
-    address: AskLimits = AskLimits()
+    address: RateLimits = RateLimits()
     _by_hash: Mapping[bytes, ApiKey] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class ApiKeys:
     def text(self) -> str:
         """The file that says so."""
         parts = [HEAD]
-        if self.address != AskLimits():
+        if self.address != RateLimits():
             parts.append("[address]\n" + _limits_text(self.address))
         for key in self.keys:
             scopes = ", ".join(f'"{scope}"' for scope in SCOPES if scope in key.scopes)
@@ -135,7 +135,7 @@ class ApiKeys:
         return "\n".join(parts)
 
     def added(
-        self, name: str, scopes: Iterable[str], expires_s: float = math.inf, limits: AskLimits = AskLimits()
+        self, name: str, scopes: Iterable[str], expires_s: float = math.inf, limits: RateLimits = RateLimits()
     ) -> tuple[ApiKeys, str]:
         """These keys with a new one, and the secret that it is; raises BadInput, Conflict."""
         if any(key.name == name for key in self.keys):
@@ -154,7 +154,7 @@ class ApiKeys:
         return ApiKeys(left, self.address)
 
 
-def read_private(path: Path, option: str, most_nbytes: int) -> bytes:
+def read_private(path: Path, option: str, max_nbytes: int) -> bytes:
     """The bytes of a file that nobody else may read; raises BadInput with the command that puts it right. A file of
     another owner, as Kubernetes mounts secrets, may be read by its group: this process could not read it otherwise."""
     try:
@@ -168,13 +168,13 @@ def read_private(path: Path, option: str, most_nbytes: int) -> bytes:
             )
     except OSError as error:
         raise BadInput(f"{option}: {path}: {error.strerror or 'cannot be read'}") from None
-    return read_public(path, option, most_nbytes)
+    return read_public(path, option, max_nbytes)
 
 
-def read_public(path: Path, option: str, most_nbytes: int) -> bytes:
+def read_public(path: Path, option: str, max_nbytes: int) -> bytes:
     """The bytes of a file that anybody may read; raises BadInput."""
     try:
-        return read_file(path, most_nbytes, option).tobytes()
+        return read_file(path, max_nbytes, option).tobytes()
     except Corrupt as error:
         raise BadInput(str(error)) from None
     except OSError as error:
@@ -230,16 +230,16 @@ def _key(table: Any, where: str) -> ApiKey:
     )
 
 
-def _limits(table: Mapping[str, Any], where: str) -> AskLimits:
+def _limits(table: Mapping[str, Any], where: str) -> RateLimits:
     rate, concurrency = table.get("rate", 0.0), table.get("concurrency", 0)
     if type(rate) not in (int, float) or ("rate" in table and not 0 < rate <= MAX_RATE):
         raise BadInput(f"{where}.rate: expected requests a second, above 0 to {MAX_RATE:g}, got {_shown(rate)}")
     if type(concurrency) is not int or ("concurrency" in table and not 0 < concurrency <= MAX_CONCURRENCY):
         raise BadInput(f"{where}.concurrency: expected 1 to {MAX_CONCURRENCY}, got {_shown(concurrency)}")
-    return AskLimits(float(rate), concurrency)
+    return RateLimits(float(rate), concurrency)
 
 
-def _limits_text(limits: AskLimits) -> str:
+def _limits_text(limits: RateLimits) -> str:
     rate = f"rate = {limits.rate!r}\n" if limits.rate else ""
     return rate + (f"concurrency = {limits.concurrency}\n" if limits.concurrency else "")
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.admin.validation import validated
-from freshet_serving.serving.codecs.wire import Bound, dump_json, header_int
+from freshet_serving.serving.codecs.wire import SizeLimit, dump_json, header_int
 from freshet_serving.serving.http.asgi import MAX_LENGTH_HEADER
 
 MAX_JSON_NBYTES = 64 << 10
@@ -34,7 +34,7 @@ async def read_whole(request: Request, max_nbytes: int) -> bytearray:
     Grown chunk by chunk: joining the chunks of a large delta would hold the GIL, and with it the data port, for long.
     """
     declared = header_int(dict(request.headers.raw), b"content-length", MAX_LENGTH_HEADER)
-    bound = Bound(max_nbytes)
+    bound = SizeLimit(max_nbytes)
     bound.check(declared or 0)
     body = bytearray()
     async for chunk in request.stream():

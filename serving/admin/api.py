@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.watching.aftermath import LabelSums
+from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.admin.admin_bodies import (
     Name,
@@ -33,11 +33,16 @@ from freshet_serving.serving.admin.audit_trail import AuditTrail
 from freshet_serving.serving.admin.authorization import Authorization
 from freshet_serving.serving.admin.console_files import ConsoleFiles
 from freshet_serving.serving.admin.example_requests import ExampleRequests
-from freshet_serving.serving.admin.explain_route import MAX_EXPLAIN_NBYTES, Explained, ExplainSettings, Explanations
+from freshet_serving.serving.admin.explain_route import (
+    MAX_EXPLAIN_NBYTES,
+    ExplainRequest,
+    ExplainSettings,
+    Explanations,
+)
 from freshet_serving.serving.admin.live_stream import LiveStreams
 from freshet_serving.serving.admin.model_views import ModelViews
 from freshet_serving.serving.admin.try_call import TryCalls
-from freshet_serving.serving.admin.validation import Strict, first_problem
+from freshet_serving.serving.admin.validation import StrictModel, first_problem
 from freshet_serving.serving.codecs.wire import dump_json, show
 from freshet_serving.serving.http.asgi import error_body, error_reply
 from freshet_serving.serving.http.pages import PAGE_HEADERS, reference
@@ -47,7 +52,7 @@ from freshet_serving.serving.telemetry.live_samples import LiveSamples
 from freshet_serving.serving.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.versions.change_results import RolledBack
+    from freshet_serving.processor.versions.change_results import RollbackResult
     from freshet_serving.processor.versions.host import ModelHost
 
 MAX_DELTA_NBYTES = 4 << 30
@@ -65,36 +70,36 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class DeltaPath(Strict):
+class DeltaPath(StrictModel):
     path: str = Field(min_length=1, max_length=4096, description="A delta file inside the repository.")
 
 
-class RollbackTo(Strict):
+class RollbackRequest(StrictModel):
     generation: str = Field(max_length=40, description="An earlier generation of the served version, such as 3.16.")
     reason: str = Field("", max_length=500, description="Why; kept in the chain.")
 
 
-class HeldOf(Strict):
+class HeldDeltasRequest(StrictModel):
     version: int | None = Field(None, gt=0, lt=2**63, description="Of which version; the newest when left out.")
     reason: str = Field("", max_length=500, description="Why; kept in the chain.")
 
 
-class JoinedLabels(Strict):
+class JoinedLabels(StrictModel):
     generation: str = Field(max_length=40, description="What has scored the rows, such as 3.16.")
     scores: float = Field(ge=0, description="The sum of their scores.")
     labels: float = Field(ge=0, description="The sum of their labels.")
     rows: int = Field(gt=0, lt=2**63)
 
 
-class SessionCount(Strict):
+class SessionCount(StrictModel):
     sessions: int = Field(gt=0, le=1024)
 
 
-class LabelOf(Strict):
+class LabelRequest(StrictModel):
     version: int = Field(gt=0, lt=2**63)
 
 
-class Policy(Strict):
+class Policy(StrictModel):
     """A model's policy; see docs/how-to/models.md."""
 
     versions: str | list[int] | None = None
@@ -138,14 +143,14 @@ def create_admin(
     app.get("/admin/health")(admin.health)
     app.get("/admin/models")(admin.models)
     app.post(f"{model}/deltas", openapi_extra=documented(DeltaPath, **UPLOAD))(admin.apply_delta)
-    app.post(f"{model}/rollback", openapi_extra=documented(RollbackTo))(admin.rollback)
-    app.post(f"{model}/release", openapi_extra=documented(HeldOf))(admin.release)
-    app.post(f"{model}/reject", openapi_extra=documented(HeldOf))(admin.reject)
+    app.post(f"{model}/rollback", openapi_extra=documented(RollbackRequest))(admin.rollback)
+    app.post(f"{model}/release", openapi_extra=documented(HeldDeltasRequest))(admin.release)
+    app.post(f"{model}/reject", openapi_extra=documented(HeldDeltasRequest))(admin.reject)
     app.post(f"{model}/calibration", openapi_extra=documented(JoinedLabels))(admin.calibrate)
-    app.post(f"{model}/explain", openapi_extra=documented(Explained))(admin.explain)
+    app.post(f"{model}/explain", openapi_extra=documented(ExplainRequest))(admin.explain)
     app.post(f"{model}/versions/{{version}}/load")(admin.load)
     app.post(f"{model}/versions/{{version}}/unload")(admin.unload)
-    app.put(f"{model}/labels/{{label}}", openapi_extra=documented(LabelOf))(admin.set_label)
+    app.put(f"{model}/labels/{{label}}", openapi_extra=documented(LabelRequest))(admin.set_label)
     app.put(f"{model}/policy", openapi_extra=documented(Policy))(admin.set_policy)
     app.post(f"{model}/versions/{{version}}/readmit")(admin.readmit)
     app.put("/admin/sessions", openapi_extra=documented(SessionCount))(admin.resize)
@@ -218,7 +223,7 @@ class Admin:
     async def rollback(self, name: Name, request: Request) -> Response:
         """Goes back to an earlier generation of the served version, on every server of the repository."""
         processor = self._lifecycle.processor()
-        body = await read_json(request, RollbackTo)
+        body = await read_json(request, RollbackRequest)
         target, why = Generation.parse(body.generation), body.reason
         what = f"roll {name!r} back to {target}" + (f": {show(why)}" if why else "")
         return json_reply(
@@ -227,7 +232,7 @@ class Admin:
 
     async def release(self, name: Name, request: Request) -> Response:
         """Serves what is held of a version, on every server of the repository."""
-        processor, body = self._lifecycle.processor(), await read_json(request, HeldOf)
+        processor, body = self._lifecycle.processor(), await read_json(request, HeldDeltasRequest)
         what = f"release what is held of {name!r}" + (f": {show(body.reason)}" if body.reason else "")
         reached = await self._trail.run(
             request, what, lambda: processor.release_deltas(name, body.version, body.reason)
@@ -236,7 +241,7 @@ class Admin:
 
     async def reject(self, name: Name, request: Request) -> Response:
         """Undoes what is held of a version, on every server of the repository."""
-        processor, body = self._lifecycle.processor(), await read_json(request, HeldOf)
+        processor, body = self._lifecycle.processor(), await read_json(request, HeldDeltasRequest)
         what = f"reject what is held of {name!r}" + (f": {show(body.reason)}" if body.reason else "")
         return json_reply(
             _told(
@@ -275,7 +280,7 @@ class Admin:
     async def set_label(self, name: Name, label: Name, request: Request) -> Response:
         """Points a label at a loaded version."""
         processor = self._lifecycle.processor()
-        version = (await read_json(request, LabelOf)).version
+        version = (await read_json(request, LabelRequest)).version
         what = f"label {name!r} version {version} as {label!r}"
         await self._trail.run(request, what, lambda: processor.set_label(name, label, version))
         return json_reply({"model": name, "label": label, "version": version})
@@ -311,7 +316,7 @@ class Admin:
         return json_reply({"groups": {name: s.sessions for name, s in processor.group_stats().items()}})
 
 
-def _told(name: str, done: RolledBack) -> dict[str, Any]:
+def _told(name: str, done: RollbackResult) -> dict[str, Any]:
     """A rollback, as JSON has it."""
     undone = [str(generation) for generation in done.undone]
     answer = {"model": name, "generation": str(done.generation), "undone": undone, "recorded": done.recorded}
@@ -319,7 +324,7 @@ def _told(name: str, done: RolledBack) -> dict[str, Any]:
     return {**answer, "next": f"{done.generation.version}.{done.next_step}", "note": _what_follows(done)}
 
 
-def _what_follows(done: RolledBack) -> str:
+def _what_follows(done: RollbackResult) -> str:
     """What a rollback means for other servers and for whoever publishes, in words."""
     here, following = done.generation, f"{done.generation.version}.{done.next_step}"
     if not done.recorded:

@@ -13,7 +13,7 @@ import numpy as np
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.package.manifest import Input, Manifest
-from freshet_serving.processor.package.warmup import WARMUP, parse_warmup
+from freshet_serving.processor.repository.warmup import WARMUP, parse_warmup
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.serving.front.example_text import MOST_ROWS, texts
 
@@ -72,7 +72,7 @@ class ExampleRequests:
         files = [path for path in Path(self._recordings).glob("*.parquet") if path.name.startswith(manifest.model)]
         if not files:
             return None
-        from freshet_serving.serving.telemetry.recorder import read_requests
+        from freshet_serving.serving.telemetry.request_recorder import read_requests
 
         newest = max(files, key=lambda path: path.stat().st_mtime_ns)
         return read_requests(str(newest), manifest.model, manifest.inputs, 1)[0]

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
-from freshet_serving.processor.chain.chain_record import DELTA, ROLLBACK
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, Conflict, NotFound, Overloaded
-from freshet_serving.processor.explaining.explanation import Explainer, Question
+from freshet_serving.processor.explaining.explanation import Explainer, GenerationRef
 from freshet_serving.processor.explaining.scoring_process import ScoringProcess
 from freshet_serving.processor.extras import needed
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.repository.log.chain_record import DELTA, ROLLBACK
 from freshet_serving.processor.versions.routes import find
 from freshet_serving.processor.versions.timeline import MOST, UNDONE
-from freshet_serving.serving.admin.validation import Strict, validated
+from freshet_serving.serving.admin.validation import StrictModel, validated
 from freshet_serving.serving.codecs import tfs_rest
 from freshet_serving.serving.codecs.wire import load_json
 
@@ -49,7 +49,7 @@ class ExplainSettings(NamedTuple):
     workers: int = 1
 
 
-class Explained(Strict):
+class ExplainRequest(StrictModel):
     """What is to be explained, beside the request itself: `inputs` or `instances` as :predict takes them."""
 
     inputs: dict[str, Any] | list[Any] | None = Field(None, description="The request in columns, as :predict has it.")
@@ -93,7 +93,7 @@ class Explanations:
         model = find(processor.catalogue, name)
         limits = self._settings.limits.over(model.policy.limits)
         document = load_json(body, limits)
-        asked = validated({k: v for k, v in document.items() if k not in REQUEST_KEYS}, Explained)
+        asked = validated({k: v for k, v in document.items() if k not in REQUEST_KEYS}, ExplainRequest)
         if sum(key in document for key in ("inputs", "instances")) + (asked.request_id is not None) != 1:
             raise BadInput("explain: one of inputs, instances and request_id wanted")
         if asked.request_id is not None:
@@ -101,9 +101,11 @@ class Explanations:
         version, step = _picked(model, asked, None)
         inputs, _ = tfs_rest.decode(body, {}, version.manifest, limits)
         against = None if asked.against is None else _question(model, asked.against, "against")
-        return self._asked_for(model, inputs, asked, Question(version, step), against, limits)
+        return self._asked_for(model, inputs, asked, GenerationRef(version, step), against, limits)
 
-    def _recorded(self, model: ServedModel, asked: Explained, request_id: str, limits: RequestLimits) -> dict[str, Any]:
+    def _recorded(
+        self, model: ServedModel, asked: ExplainRequest, request_id: str, limits: RequestLimits
+    ) -> dict[str, Any]:
         found = self._find(model.name, request_id)
         version, step = _picked(model, asked, found.generation.version)
         if found.inputs_of != version.manifest.inputs:
@@ -111,9 +113,9 @@ class Explanations:
                 f"request_id: it was recorded for other inputs than those of version {version.manifest.version}"
             )
         against = None if asked.against is None else _question(model, asked.against, "against")
-        question = Question(version, step)
+        question = GenerationRef(version, step)
         if against is None and found.generation.version in model.served:
-            answered = Question(model.served[found.generation.version], found.generation.step)
+            answered = GenerationRef(model.served[found.generation.version], found.generation.step)
             same = answered == question or (step is None and version.generation == found.generation)
             if not same and self._explainer.reaches(answered):
                 against = answered
@@ -126,9 +128,9 @@ class Explanations:
         self,
         model: ServedModel,
         inputs: Mapping[str, Column],
-        asked: Explained,
-        question: Question,
-        against: Question | None,
+        asked: ExplainRequest,
+        question: GenerationRef,
+        against: GenerationRef | None,
         limits: RequestLimits,
     ) -> dict[str, Any]:
         try:
@@ -156,7 +158,7 @@ class Explanations:
         return found
 
 
-def _picked(model: ServedModel, asked: Explained, answered_by: int | None) -> tuple[ServedVersion, int | None]:
+def _picked(model: ServedModel, asked: ExplainRequest, answered_by: int | None) -> tuple[ServedVersion, int | None]:
     """Which version is explained, and as of which step; None for what is served. answered_by: the version that a
     recorded request was answered by."""
     if asked.version is not None and asked.label is not None:
@@ -173,7 +175,7 @@ def _picked(model: ServedModel, asked: Explained, answered_by: int | None) -> tu
     return model.pick(number, asked.label), None
 
 
-def _undone(model: ServedModel, asked: Question) -> str:
+def _undone(model: ServedModel, asked: GenerationRef) -> str:
     """What took a generation back, "" where nothing did."""
     version = asked.version.manifest.version
     entries = model.timeline(version, MOST)["entries"]
@@ -187,7 +189,7 @@ def _undone(model: ServedModel, asked: Question) -> str:
     return f"generation {wanted} was undone{told}; `freshet evaluate --generation {wanted}` scores a table by it"
 
 
-def _question(model: ServedModel, text: str, what: str) -> Question:
+def _question(model: ServedModel, text: str, what: str) -> GenerationRef:
     """A generation of a version that is loaded; raises BadInput and NotFound."""
     generation = Generation.parse(text)
     version = model.served.get(generation.version)
@@ -196,4 +198,4 @@ def _question(model: ServedModel, text: str, what: str) -> Question:
         raise NotFound(
             f"{what}: version {generation.version} of model {model.name!r} is not loaded; to have it: {load}"
         )
-    return Question(version, generation.step)
+    return GenerationRef(version, generation.step)

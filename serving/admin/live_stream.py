@@ -70,7 +70,7 @@ class _Stream(Response):
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(woken.set)
 
-        looker = self._samples.look(told)
+        subscriber = self._samples.subscribe(told)
         left = asyncio.create_task(_left(receive))
         try:
             await self._send(send, woken, left)
@@ -79,7 +79,7 @@ class _Stream(Response):
             return
         finally:
             left.cancel()
-            self._samples.leave(looker)
+            self._samples.unsubscribe(subscriber)
             self._streams.open -= 1
 
     async def _send(self, send: Send, woken: asyncio.Event, left: asyncio.Task[None]) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from freshet_serving.processor.errors import BadInput, json_kind, nearest
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 

@@ -10,11 +10,11 @@ freshet-client brings both, freshet-serving[client] too.
 
 client          Client and AsyncClient
 prediction      one prediction as it is asked for and got, whatever carries it
-trust           what a client shows a server, and whom it believes
+client_credentials  what a client shows a server, and whom it believes
 retry           when a prediction is tried again
 arrays          a request's values as tensors
 http_transport  KServe v2 over binary HTTP
 grpc_transport  KServe v2 over gRPC
 """
 
-__all__ = ["client", "prediction", "retry", "trust"]
+__all__ = ["client", "client_credentials", "prediction", "retry"]

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.extras import needed
 from freshet_serving.serving.client.arrays import Values, of_user, tensors
+from freshet_serving.serving.client.client_credentials import ClientCredentials
 from freshet_serving.serving.client.prediction import AsyncTransport, ClientCall, Prediction, Transport
-from freshet_serving.serving.client.retry import Attempts, Retry
-from freshet_serving.serving.client.trust import Trust
+from freshet_serving.serving.client.retry import Retry, RetryState
 
 SCHEMES = ("http", "https", "grpc", "grpcs")
 
@@ -45,18 +45,18 @@ class Client:
         private_key: str = "",
     ) -> None:
         scheme, target = _target(address)
-        self._trust = trust = Trust(key, ca, certificate, private_key)
+        self._client_credentials = client_credentials = ClientCredentials(key, ca, certificate, private_key)
         self._timeout_s, self._retry = timeout_s, retry or Retry()
         self._transport: Transport
         if scheme.startswith("http"):
             with needed("a client over HTTP"):
                 from freshet_serving.serving.client.http_transport import HttpTransport
 
-            self._transport = HttpTransport(address, connections, _context(scheme, trust))
+            self._transport = HttpTransport(address, connections, _context(scheme, client_credentials))
         else:
             from freshet_serving.serving.client.grpc_transport import RpcTransport
 
-            self._transport = RpcTransport(target, _credentials(scheme, trust))
+            self._transport = RpcTransport(target, _credentials(scheme, client_credentials))
 
     def predict(
         self,
@@ -74,8 +74,8 @@ class Client:
         x-sticky-key, x-request-id or traceparent; over gRPC the metadata. Raises FreshetError: BadInput, NotFound,
         Overloaded, NotReady, Expired and Lost, the last attempt's.
         """
-        call = _call(model, inputs, version, outputs, headers, self._trust)
-        attempts = Attempts(self._retry, self._timeout_s if timeout_s is None else timeout_s)
+        call = _call(model, inputs, version, outputs, headers, self._client_credentials)
+        attempts = RetryState(self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:
             left_s = attempts.begin()
             try:
@@ -132,18 +132,18 @@ class AsyncClient:
         private_key: str = "",
     ) -> None:
         scheme, target = _target(address)
-        self._trust = trust = Trust(key, ca, certificate, private_key)
+        self._client_credentials = client_credentials = ClientCredentials(key, ca, certificate, private_key)
         self._timeout_s, self._retry = timeout_s, retry or Retry()
         self._transport: AsyncTransport
         if scheme.startswith("http"):
             with needed("a client over HTTP"):
                 from freshet_serving.serving.client.http_transport import AsyncHttpTransport
 
-            self._transport = AsyncHttpTransport(address, connections, _context(scheme, trust))
+            self._transport = AsyncHttpTransport(address, connections, _context(scheme, client_credentials))
         else:
             from freshet_serving.serving.client.grpc_transport import AsyncRpcTransport
 
-            self._transport = AsyncRpcTransport(target, _credentials(scheme, trust))
+            self._transport = AsyncRpcTransport(target, _credentials(scheme, client_credentials))
 
     async def predict(
         self,
@@ -156,8 +156,8 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
     ) -> Prediction:
         """See Client.predict."""
-        call = _call(model, inputs, version, outputs, headers, self._trust)
-        attempts = Attempts(self._retry, self._timeout_s if timeout_s is None else timeout_s)
+        call = _call(model, inputs, version, outputs, headers, self._client_credentials)
+        attempts = RetryState(self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:
             left_s = attempts.begin()
             try:
@@ -202,12 +202,12 @@ def _target(address: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-def _context(scheme: str, trust: Trust) -> ssl.SSLContext | bool:
-    return trust.context() if scheme == "https" else False
+def _context(scheme: str, client_credentials: ClientCredentials) -> ssl.SSLContext | bool:
+    return client_credentials.context() if scheme == "https" else False
 
 
-def _credentials(scheme: str, trust: Trust) -> Any:
-    return trust.channel_credentials() if scheme == "grpcs" else None
+def _credentials(scheme: str, client_credentials: ClientCredentials) -> Any:
+    return client_credentials.channel_credentials() if scheme == "grpcs" else None
 
 
 def _call(
@@ -216,9 +216,9 @@ def _call(
     version: int | None,
     outputs: Sequence[str],
     headers: Mapping[str, str] | None,
-    trust: Trust,
+    client_credentials: ClientCredentials,
 ) -> ClientCall:
-    told = (*trust.headers, *(headers or {}).items())
+    told = (*client_credentials.headers, *(headers or {}).items())
     return ClientCall(model, version, tensors(inputs), tuple(outputs), told)
 
 

@@ -10,7 +10,7 @@ import grpc.aio
 
 from freshet_serving.processor.errors import FreshetError, Overloaded, TooLarge
 from freshet_serving.serving.client.prediction import ERRORS, ClientCall, Prediction, error_of, output
-from freshet_serving.serving.client.retry import Lost
+from freshet_serving.serving.client.retry import ConnectionLost
 from freshet_serving.serving.codecs.messages import message
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -113,7 +113,7 @@ def _error(target: str, code: grpc.StatusCode, details: str | None, metadata: An
             return TooLarge(text)
         return error_of(Overloaded.http_status, text, int(pushback) / 1e3)
     if code is grpc.StatusCode.UNAVAILABLE and not any(True for _ in metadata or ()):
-        return Lost(f"{target}: {text[:200]}; is freshet serve running there?")
+        return ConnectionLost(f"{target}: {text[:200]}; is freshet serve running there?")
     return error_of(STATUSES.get(code.name, 500), text)
 
 

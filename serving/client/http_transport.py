@@ -13,7 +13,7 @@ import orjson
 
 from freshet_serving.processor.errors import Expired, FreshetError
 from freshet_serving.serving.client.prediction import ClientCall, Prediction, error_of, output
-from freshet_serving.serving.client.retry import Lost
+from freshet_serving.serving.client.retry import ConnectionLost
 
 HEADER_LENGTH = "inference-header-content-length"
 READY_PATH = "/v2/health/ready"
@@ -123,8 +123,8 @@ def _error(error: httpx.HTTPError, address: httpx.URL) -> FreshetError:
     where = str(address).rstrip("/")
     if isinstance(error, httpx.ConnectError):
         why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or "cannot connect"
-        return Lost(f"{where}: {why}; is freshet serve running there?")
-    return Lost(f"{where}: the connection was lost ({type(error).__name__})")
+        return ConnectionLost(f"{where}: {why}; is freshet serve running there?")
+    return ConnectionLost(f"{where}: the connection was lost ({type(error).__name__})")
 
 
 def _message(body: bytes) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from freshet_serving.processor.errors import Expired, FreshetError, NotReady, Overloaded
 
 
-class Lost(FreshetError):
+class ConnectionLost(FreshetError):
     """The connection could not be made, or was lost before the reply."""
 
     http_status = 503
@@ -35,7 +35,7 @@ class Retry:
     max_wait_s: float = 2.0
 
 
-class Attempts:
+class RetryState:
     """The attempts at one request."""
 
     def __init__(
@@ -43,10 +43,10 @@ class Attempts:
         retry: Retry,
         timeout_s: float | None,
         clock: Callable[[], float] = time.monotonic,
-        share: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         """share: 0 to 1, of the longest wait."""
-        self._retry, self._clock, self._share = retry, clock, share
+        self._retry, self._clock, self._jitter = retry, clock, jitter
         self._deadline_s = None if timeout_s is None else clock() + timeout_s
         self._made = 0
 
@@ -62,14 +62,14 @@ class Attempts:
 
     def wait_s(self, error: FreshetError) -> float:
         """Seconds until the next attempt; raises the error when there is none."""
-        if not isinstance(error, (Overloaded, NotReady, Lost)) or self._made >= self._retry.attempts:
+        if not isinstance(error, (Overloaded, NotReady, ConnectionLost)) or self._made >= self._retry.attempts:
             raise error
         longest_s = self._retry.wait_s * (1 << (self._made - 1))
         if isinstance(error, Overloaded):
             # Later than asked for, never sooner.
-            wait_s = error.retry_after_s + longest_s * self._share()
+            wait_s = error.retry_after_s + longest_s * self._jitter()
         else:
-            wait_s = longest_s * self._share()
+            wait_s = longest_s * self._jitter()
         late = self._deadline_s is not None and self._clock() + wait_s >= self._deadline_s
         if late or wait_s > self._retry.max_wait_s:
             raise error

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, json_kind
-from freshet_serving.processor.features.limits import Extent
+from freshet_serving.processor.features.limits import RequestSize
 from freshet_serving.processor.package.manifest import Input, Manifest
 from freshet_serving.serving.codecs.json_columns import is_base64, numbers, strings
 from freshet_serving.serving.codecs.tensor_types import declared
@@ -29,7 +29,7 @@ Example = Mapping[str, Values]
 TYPES: dict[str, tuple[type, ...]] = {"int64": (int,), "float32": (float, int), "string": (bytes,)}
 
 
-def of_json(examples: Any, context: Any, extent: Extent | None = None) -> tuple[list[Example], Example]:
+def of_json(examples: Any, context: Any, extent: RequestSize | None = None) -> tuple[list[Example], Example]:
     """The `examples` and `context` of a JSON body; raises BadInput, TooLarge. extent: see json_columns.column."""
     if type(examples) is not list:
         raise BadInput(f"examples: a list wanted, got {json_kind(examples)}")
@@ -38,7 +38,7 @@ def of_json(examples: Any, context: Any, extent: Extent | None = None) -> tuple[
     return [_example(e, f"examples[{at}]") for at, e in enumerate(examples)], _example(context, "context")
 
 
-def of_message(given: Any, extent: Extent | None = None) -> tuple[list[Example], Example]:
+def of_message(given: Any, extent: RequestSize | None = None) -> tuple[list[Example], Example]:
     """The examples and the context of a tensorflow.serving.Input; raises BadInput, TooLarge."""
     which = given.WhichOneof("kind")
     if which is None:
@@ -51,7 +51,7 @@ def of_message(given: Any, extent: Extent | None = None) -> tuple[list[Example],
 
 
 def columns(
-    examples: Sequence[Example], context: Example, manifest: Manifest, extent: Extent | None = None
+    examples: Sequence[Example], context: Example, manifest: Manifest, extent: RequestSize | None = None
 ) -> dict[str, Column]:
     """The model's inputs; raises BadInput, TooLarge."""
     if not examples:
@@ -137,7 +137,7 @@ def _column(
     shared: bool,
     examples: Sequence[Example],
     context: Example,
-    extent: Extent | None,
+    extent: RequestSize | None,
 ) -> Column:
     rows = [context] if shared else [{**context, **e} for e in examples] if context else examples
     if extent is not None:

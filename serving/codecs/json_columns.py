@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, json_kind
-from freshet_serving.processor.features.limits import Extent
+from freshet_serving.processor.features.limits import RequestSize
 from freshet_serving.processor.kernels.boolean_letters import has_boolean_letters
 from freshet_serving.processor.kernels.json_text import INFINITE, MEANT, NOT_A_NUMBER
 from freshet_serving.processor.package.manifest import Input
@@ -35,7 +35,7 @@ FORMATS = {"int64": "q", "float32": "f"}
 INT64 = range(-(2**63), 2**63)
 
 
-def column(spec: Input, values: Any, plain: bool = False, extent: Extent | None = None) -> Column:
+def column(spec: Input, values: Any, plain: bool = False, extent: RequestSize | None = None) -> Column:
     """One input's values, rows first, as the column that the manifest describes. plain: they hold no booleans. extent:
     the request's; None for what is no request's.
 
@@ -103,7 +103,7 @@ def _flatten(spec: Input, rows: list[Any]) -> list[Any]:
     return list(chain.from_iterable(rows))
 
 
-def _ragged(spec: Input, rows: list[Any], plain: bool, extent: Extent | None) -> Ragged:
+def _ragged(spec: Input, rows: list[Any], plain: bool, extent: RequestSize | None) -> Ragged:
     if rows and (types := set(map(type, rows))) != {list}:
         if types != {list, type(None)}:
             at = next(i for i, row in enumerate(rows) if type(row) is not list and row is not None)

@@ -18,17 +18,24 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.serving.codecs import wire
-from freshet_serving.serving.codecs.kserve_header import DTYPES, Header, Memory, WantedOutput, columns, read_header
+from freshet_serving.serving.codecs.kserve_header import (
+    DTYPES,
+    InferHeader,
+    RequestedOutput,
+    SharedMemory,
+    columns,
+    read_header,
+)
 from freshet_serving.serving.codecs.tensor_types import datatype_of, declared
 from freshet_serving.serving.codecs.wire import (
     MAX_DIGITS,
     Body,
-    Bound,
     Headers,
+    SizeLimit,
     dump_json,
     header_int,
     header_timeout_s,
-    json_bound,
+    json_limit,
     json_numbers,
     load_json,
 )
@@ -41,7 +48,7 @@ BINARY_TYPE = (b"content-type", b"application/octet-stream")
 class InferOptions(NamedTuple):
     """The options of an infer request, how it wants its answer: outputs in the order asked for. plain: see Header."""
 
-    outputs: tuple[WantedOutput, ...]
+    outputs: tuple[RequestedOutput, ...]
     id: str = ""
     timeout_s: float | None = None
     plain: bool = False
@@ -51,7 +58,7 @@ class InferOptions(NamedTuple):
 # no values are kept, and few of them.
 MAX_KEPT = 256
 MAX_KEPT_NBYTES = 4096
-_kept: dict[bytes, Header] = {}
+_kept: dict[bytes, InferHeader] = {}
 
 
 def decode(
@@ -59,7 +66,7 @@ def decode(
     headers: Headers,
     manifest: Manifest,
     limits: RequestLimits = DEFAULTS,
-    memory: Memory | None = None,
+    memory: SharedMemory | None = None,
 ) -> tuple[Mapping[str, Column], InferOptions]:
     """An infer body (already inflated) as the manifest's inputs; raises BadInput, TooLarge. memory: None where it is
     not served."""
@@ -84,22 +91,22 @@ def parsed_nbytes(nbytes: int, headers: Headers) -> int:
     return min(nbytes, int(text)) if text.isdigit() and len(text) <= MAX_DIGITS else nbytes
 
 
-def body_bound(headers: Headers, limits: RequestLimits) -> Bound:
+def body_limit(headers: Headers, limits: RequestLimits) -> SizeLimit:
     """How long the body under these headers may be; raises BadInput, and TooLarge for JSON that says itself that it is
     too long."""
-    bound, declared = json_bound(limits), header_int(headers, HEADER_LENGTH, limits.max_body_bytes)
+    bound, declared = json_limit(limits), header_int(headers, HEADER_LENGTH, limits.max_body_bytes)
     if declared is None:
         return bound
     bound.check(declared)
-    return wire.body_bound(limits)
+    return wire.body_limit(limits)
 
 
-def foresee(text: bytes, manifest: Manifest, limits: RequestLimits) -> None:
+def validate_prefix(text: bytes, manifest: Manifest, limits: RequestLimits) -> None:
     """Raises BadInput or TooLarge where decode() would for what the JSON says that a binary body begins with."""
     _binary_header(text, manifest, limits)
 
 
-def _binary_header(text: bytes, manifest: Manifest, limits: RequestLimits) -> Header:
+def _binary_header(text: bytes, manifest: Manifest, limits: RequestLimits) -> InferHeader:
     """The header, perhaps as it was kept: the engine asks for the limits again."""
     header = _kept.get(text)
     if header is not None and header.manifest is manifest:
@@ -112,7 +119,7 @@ def _binary_header(text: bytes, manifest: Manifest, limits: RequestLimits) -> He
     return header
 
 
-def _raw(body: Body, manifest: Manifest, limits: RequestLimits) -> Header:
+def _raw(body: Body, manifest: Manifest, limits: RequestLimits) -> InferHeader:
     """A raw binary request: the body is the model's one input and nothing else."""
     (spec, *others) = manifest.inputs
     if others or spec.ragged or spec.dtype == "string":
@@ -133,7 +140,7 @@ def encode(
     options: InferOptions,
     model: str,
     version: int,
-    memory: Memory | None = None,
+    memory: SharedMemory | None = None,
 ) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
     """The reply's body, and its headers but for the length. outputs: [n, ...] each. memory: None where
     it is not served; what does not fit raises BadInput."""
@@ -167,7 +174,7 @@ def encode(
     return b"".join([header, *buffers]), _binary_kinds(header)  # type: ignore[list-item]  # As above.
 
 
-def into_span(wanted: WantedOutput, array: NDArray[Any], memory: Memory | None) -> dict[str, Any]:
+def into_span(wanted: RequestedOutput, array: NDArray[Any], memory: SharedMemory | None) -> dict[str, Any]:
     """Writes one output where the request wants it; returns the parameters by which a gRPC reply says so."""
     span = wanted.span
     assert span is not None, "asked for it"

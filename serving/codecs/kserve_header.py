@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Packed, Place, Places, Ragged, Strings
+from freshet_serving.processor.columns import BufferLayout, Column, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, json_kind
-from freshet_serving.processor.features.limits import DEFAULTS, Extent, RequestLimits
+from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
 from freshet_serving.processor.package.manifest import MAX_RANK, Input, Manifest
 from freshet_serving.serving.codecs.bytes_tensor import decode_bytes
 from freshet_serving.serving.codecs.json_columns import numbers, strings
@@ -44,7 +44,7 @@ class RegionSpan(NamedTuple):
     nbytes: int
 
 
-class Memory(Protocol):
+class SharedMemory(Protocol):
     """Shared memory, where it is served. Both raise BadInput."""
 
     def read(self, span: RegionSpan) -> bytes: ...
@@ -52,7 +52,7 @@ class Memory(Protocol):
     def write(self, span: RegionSpan, data: bytes) -> None: ...
 
 
-class WantedOutput(NamedTuple):
+class RequestedOutput(NamedTuple):
     """One output of the reply: as a binary tensor, or as JSON; in shared memory when there is a span."""
 
     name: str
@@ -60,7 +60,7 @@ class WantedOutput(NamedTuple):
     span: RegionSpan | None = None
 
 
-class Shape(NamedTuple):
+class TensorHeader(NamedTuple):
     """One input of a header. elements: how many. nbytes: of its place behind the header; None where `values` or a span
     holds it."""
 
@@ -79,32 +79,32 @@ class TypedContents(NamedTuple):
     dtype: type | None
 
 
-class Header(NamedTuple):
+class InferHeader(NamedTuple):
     """A checked header. timeout_s: by its own parameters. places: of the tensors behind it, if all are plain. shares:
     whether an output is wanted in shared memory. plain: whether the reply is binary tensors behind it, and no id."""
 
     manifest: Manifest
-    shapes: tuple[Shape, ...]
-    places: Places | None
-    outputs: tuple[WantedOutput, ...]
+    shapes: tuple[TensorHeader, ...]
+    places: BufferLayout | None
+    outputs: tuple[RequestedOutput, ...]
     id: str
     timeout_s: float | None
     shares: bool
     plain: bool
 
 
-def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLimits = DEFAULTS) -> Header:
+def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLimits = DEFAULTS) -> InferHeader:
     """Checks a header against the model; raises BadInput, and TooLarge before it reads values."""
     parameters = _parameters(document, "parameters")
     _check_priority(parameters.get("priority", 0))
     outputs, request_id = _outputs(document, parameters, manifest), _id(document)
-    shapes = _shapes(document, manifest, Extent(limits))
+    shapes = _shapes(document, manifest, RequestSize(limits))
     shares = any(wanted.span is not None for wanted in outputs)
     plain = not request_id and all(wanted.binary and wanted.span is None for wanted in outputs)
-    return Header(manifest, shapes, _places(shapes), outputs, request_id, _timeout_s(parameters), shares, plain)
+    return InferHeader(manifest, shapes, _places(shapes), outputs, request_id, _timeout_s(parameters), shares, plain)
 
 
-def columns(header: Header, body: Body, at: int, memory: Memory | None) -> Mapping[str, Column]:
+def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | None) -> Mapping[str, Column]:
     """The inputs of a request whose tensors lie in `body` from byte `at` on, up to its end. memory: None where it is
     not served. Raises BadInput."""
     if header.shares and memory is None:
@@ -113,7 +113,7 @@ def columns(header: Header, body: Body, at: int, memory: Memory | None) -> Mappi
         if at + header.places.nbytes != len(body):
             wanted = f"{header.places.nbytes} bytes of binary tensors"
             raise BadInput(f"inputs: {wanted} wanted, got {len(body) - at}")
-        return Packed(body, at, header.places)
+        return PackedColumns(body, at, header.places)
     values: dict[str, Any] = {}
     ragged = False
     for shape in header.shapes:
@@ -174,17 +174,17 @@ def _timeout_s(parameters: dict[str, Any]) -> float | None:
     return timeout_us / 1e6
 
 
-def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Manifest) -> tuple[WantedOutput, ...]:
+def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Manifest) -> tuple[RequestedOutput, ...]:
     default = parameters.get("binary_data_output", False)
     if type(default) is not bool:
         raise BadInput(f"parameters.binary_data_output: a boolean wanted, got {json_kind(default)}")
     names = [o.name for o in manifest.outputs]
     requested = document.get("outputs")
     if not requested and requested in (None, []):
-        return tuple([WantedOutput(name, default) for name in names])
+        return tuple([RequestedOutput(name, default) for name in names])
     if type(requested) is not list or len(requested) > len(names):
         raise BadInput(f"outputs: a list of at most {len(names)} wanted")
-    wanted: dict[str, WantedOutput] = {}
+    wanted: dict[str, RequestedOutput] = {}
     for at, output in enumerate(requested):
         if type(output) is not dict or type(output.get("name")) is not str:
             raise BadInput(f"outputs[{at}]: an object with a name wanted")
@@ -198,7 +198,7 @@ def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Man
         binary = settings.get("binary_data", default)
         if type(binary) is not bool:
             raise BadInput(f"{where}.binary_data: a boolean wanted, got {json_kind(binary)}")
-        wanted[name] = WantedOutput(name, binary, _span(settings, where))
+        wanted[name] = RequestedOutput(name, binary, _span(settings, where))
     return tuple(wanted.values())
 
 
@@ -217,14 +217,14 @@ def _span(parameters: dict[str, Any], where: str) -> RegionSpan | None:
     return RegionSpan(region, *numbers)
 
 
-def _shapes(document: dict[str, Any], manifest: Manifest, extent: Extent) -> tuple[Shape, ...]:
+def _shapes(document: dict[str, Any], manifest: Manifest, extent: RequestSize) -> tuple[TensorHeader, ...]:
     """What the header says of each input; every input of the model is there, once."""
     specs = {i.name: i for i in manifest.inputs}
     splits = {i.name + ROW_SPLITS: Input(i.name + ROW_SPLITS, "int64") for i in manifest.inputs if i.ragged}
     tensors = document.get("inputs")
     if type(tensors) is not list:
         raise BadInput(f"inputs: a list of at most {len(specs) + len(splits)} tensors wanted, got {json_kind(tensors)}")
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, TensorHeader] = {}
     for index, tensor in enumerate(tensors):
         if type(tensor) is not dict or type(tensor.get("name")) is not str:
             raise BadInput(f"inputs[{index}]: an object with a name wanted")
@@ -243,7 +243,7 @@ def _shapes(document: dict[str, Any], manifest: Manifest, extent: Extent) -> tup
     return tuple(shapes.values())
 
 
-def _places(shapes: Iterable[Shape]) -> Places | None:
+def _places(shapes: Iterable[TensorHeader]) -> BufferLayout | None:
     """Where the tensors lie behind the header, when all of them do and each can be read as it lies there."""
     places, offset = [], 0
     for shape in shapes:
@@ -253,9 +253,9 @@ def _places(shapes: Iterable[Shape]) -> Places | None:
         if spec.ragged or spec.dtype == "string" or spec.declared or spec.name.endswith(ROW_SPLITS):
             return None
         rows = shape.elements // (spec.columns or 1)
-        places.append(Place(spec.name, DTYPES[shape.datatype], rows, spec.columns, offset))
+        places.append(ColumnLayout(spec.name, DTYPES[shape.datatype], rows, spec.columns, offset))
         offset += shape.nbytes
-    return Places(tuple(places), offset)
+    return BufferLayout(tuple(places), offset)
 
 
 def _row_splits(name: str, values: dict[str, Any]) -> NDArray[np.int64]:
@@ -266,7 +266,7 @@ def _row_splits(name: str, values: dict[str, Any]) -> NDArray[np.int64]:
     return splits
 
 
-def _shape(tensor: dict[str, Any], spec: Input, extent: Extent) -> Shape:
+def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize) -> TensorHeader:
     """One tensor of the header; values that it holds are read."""
     where = f"inputs[{spec.name}]"
     wanted, datatype = declared(spec).datatype, tensor.get("datatype")
@@ -291,15 +291,15 @@ def _shape(tensor: dict[str, Any], spec: Input, extent: Extent) -> Shape:
     if span is not None:
         if exact is not None and exact > span.nbytes:
             raise BadInput(f"{where}.parameters.shared_memory_byte_size: {exact} wanted, got {span.nbytes}")
-        return Shape(spec, count, datatype, None, None, span)
+        return TensorHeader(spec, count, datatype, None, None, span)
     if nbytes is None:
-        return Shape(spec, count, datatype, None, _values(tensor.get("data"), spec, count, datatype, where))
+        return TensorHeader(spec, count, datatype, None, _values(tensor.get("data"), spec, count, datatype, where))
     if type(nbytes) is not int or nbytes < 0:
         most = "the length of the body" if exact is None else str(exact)
         raise BadInput(f"{where}.parameters.binary_data_size: 0 to {most} wanted, got {json_kind(nbytes)}")
     if exact not in (None, nbytes):
         raise BadInput(f"{where}.parameters.binary_data_size: {exact} wanted, got {nbytes}")
-    return Shape(spec, count, datatype, nbytes, None)
+    return TensorHeader(spec, count, datatype, nbytes, None)
 
 
 def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> Any:
@@ -336,7 +336,7 @@ def _count(shape: Any, spec: Input, where: str) -> int:
     return int(shape[0]) * (spec.columns or 1)
 
 
-def _of_span(shape: Shape, memory: Memory | None) -> Any:
+def _of_span(shape: TensorHeader, memory: SharedMemory | None) -> Any:
     if memory is None:
         raise BadInput(f"inputs[{shape.spec.name}].parameters.shared_memory_region: shared memory is not served")
     assert shape.span is not None, "asked for it"
@@ -347,7 +347,7 @@ def _of_span(shape: Shape, memory: Memory | None) -> Any:
     return _binary(shape, memory.read(span._replace(nbytes=exact)), 0, exact)
 
 
-def _binary(shape: Shape, body: Body, at: int, nbytes: int) -> Any:
+def _binary(shape: TensorHeader, body: Body, at: int, nbytes: int) -> Any:
     name = shape.spec.name
     if shape.datatype == "BYTES":
         return decode_bytes(np.frombuffer(body, np.uint8, nbytes, at), shape.elements, f"inputs[{name}]")

@@ -15,15 +15,21 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Packed
+from freshet_serving.processor.columns import Column, PackedColumns
 from freshet_serving.processor.eas.message_tree import MessageTree
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.package.manifest import MAX_RANK, Manifest
 from freshet_serving.serving.codecs.kserve import into_span
-from freshet_serving.serving.codecs.kserve_header import Memory, TypedContents, WantedOutput, columns, read_header
+from freshet_serving.serving.codecs.kserve_header import (
+    RequestedOutput,
+    SharedMemory,
+    TypedContents,
+    columns,
+    read_header,
+)
 from freshet_serving.serving.codecs.messages import message
-from freshet_serving.serving.codecs.templates import Hole, Templates, cut, fields, filler
+from freshet_serving.serving.codecs.templates import Placeholder, Templates, cut, fields, filler
 from freshet_serving.serving.codecs.tensor_types import ALL, datatype_of
 from freshet_serving.serving.codecs.wire import show
 
@@ -42,7 +48,7 @@ IS_FINAL: bytes = Response(parameters={FINAL: {"bool_param": True}}).SerializeTo
 """Behind a reply, marks it as the last."""
 
 
-class InferAsked(NamedTuple):
+class InferParams(NamedTuple):
     """What an infer request asks: who is to answer, and how. timeout_s: by the request's own parameter. final: the
     client waits for a mark on the last reply of a stream to each request."""
 
@@ -50,32 +56,32 @@ class InferAsked(NamedTuple):
     version: int | None
     label: None = None
     id: str = ""
-    outputs: tuple[WantedOutput, ...] = ()
+    outputs: tuple[RequestedOutput, ...] = ()
     timeout_s: float | None = None
     final: bool = False
 
 
-class Infer:
-    """A request on its way: asked() is known before the model is, columns() after."""
+class InferDecoder:
+    """A request on its way: params() is known before the model is, columns() after."""
 
-    def __init__(self, data: bytes, templates: Templates[InferAsked], limits: RequestLimits = DEFAULTS) -> None:
+    def __init__(self, data: bytes, templates: Templates[InferParams], limits: RequestLimits = DEFAULTS) -> None:
         """limits: of whatever model it asks for. Raises BadInput, TooLarge."""
         self._data, self._templates, self._limits = data, templates, limits
         self._message: Any = None
         self._template = templates.find(data)
         if self._template is not None:
-            self.asked = self._template.asked
+            self.params = self._template.params
         else:
             self._parse()
 
     def columns(
-        self, manifest: Manifest, limits: RequestLimits = DEFAULTS, memory: Memory | None = None
-    ) -> tuple[Mapping[str, Column], InferAsked]:
+        self, manifest: Manifest, limits: RequestLimits = DEFAULTS, memory: SharedMemory | None = None
+    ) -> tuple[Mapping[str, Column], InferParams]:
         """The model's inputs, and all that the request asks; limits: the model's. Raises BadInput, TooLarge."""
         template = self._template
         if template is not None:
             if template.manifest is manifest:
-                return Packed(self._data, 0, template.places), template.asked
+                return PackedColumns(self._data, 0, template.places), template.params
             self._parse()
         # One more than there can be says as much as a million more.
         most = 1 + len(manifest.inputs) + sum(i.ragged for i in manifest.inputs)
@@ -84,22 +90,24 @@ class Infer:
         header = read_header(document, manifest, limits)
         inputs = columns(header, b"".join(raw), 0, memory)
         outputs = header.outputs
-        asked = self.asked._replace(id=header.id, outputs=outputs, timeout_s=header.timeout_s)
+        params = self.params._replace(id=header.id, outputs=outputs, timeout_s=header.timeout_s)
         if header.places is not None and raw and not header.id:
             places = {place.name: place for place in header.places.columns}
             spans = [span for number, *span in fields(self._data, 0, len(self._data)) if number == RAW_INPUT_CONTENTS]
-            holes = {place.name: Hole(start, r) for place, (start, _), r in zip(header.places.columns, spans, raw)}
-            self._templates.learn(self._data, asked, manifest, places, holes)
-        return inputs, asked
+            placeholders = {
+                place.name: Placeholder(start, r) for place, (start, _), r in zip(header.places.columns, spans, raw)
+            }
+            self._templates.learn(self._data, params, manifest, places, placeholders)
+        return inputs, params
 
     def _parse(self) -> None:
-        TREE.check(self._data, self._limits)
+        TREE.check_limits(self._data, self._limits)
         try:
             self._message = request = Request.FromString(self._data)
         except DecodeError:
             raise BadInput("request: a ModelInferRequest wanted") from None
         final = ASKS_FINAL in request.parameters and parameter(request.parameters[ASKS_FINAL]) is True
-        self.asked = InferAsked(request.model_name, version_of(request.model_version), final=final)
+        self.params = InferParams(request.model_name, version_of(request.model_version), final=final)
 
 
 def version_of(text: str) -> int | None:
@@ -165,19 +173,19 @@ def _typed(tensor: Any) -> Any:
 
 def encode(
     outputs: Mapping[str, NDArray[Any]],
-    asked: InferAsked,
+    params: InferParams,
     version: int,
-    memory: Memory | None = None,
+    memory: SharedMemory | None = None,
 ) -> bytes:
     """The reply, its tensors raw. outputs: [n, ...] each. memory: see kserve.encode."""
-    if not asked.id and all(wanted.span is None for wanted in asked.outputs):
-        arrays = [np.ascontiguousarray(outputs[wanted.name]) for wanted in asked.outputs]
-        shapes = tuple([(wanted.name, array.dtype, array.shape) for wanted, array in zip(asked.outputs, arrays)])
-        head, tags = _reply(asked.model, version, shapes)
+    if not params.id and all(wanted.span is None for wanted in params.outputs):
+        arrays = [np.ascontiguousarray(outputs[wanted.name]) for wanted in params.outputs]
+        shapes = tuple([(wanted.name, array.dtype, array.shape) for wanted, array in zip(params.outputs, arrays)])
+        head, tags = _reply(params.model, version, shapes)
         # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
         return b"".join([head, *[part for pair in zip(tags, arrays) for part in pair]])  # type: ignore[list-item]
-    reply = Response(model_name=asked.model, model_version=str(version), id=asked.id)
-    for wanted in asked.outputs:
+    reply = Response(model_name=params.model, model_version=str(version), id=params.id)
+    for wanted in params.outputs:
         array = np.ascontiguousarray(outputs[wanted.name])
         output = reply.outputs.add(name=wanted.name, datatype=datatype_of(array.dtype), shape=array.shape)
         if wanted.span is None:

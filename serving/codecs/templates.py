@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
-from freshet_serving.processor.columns import Place, Places
+from freshet_serving.processor.columns import BufferLayout, ColumnLayout
 from freshet_serving.processor.package.manifest import Manifest
 
 MAX_KEPT = 512
@@ -30,7 +30,7 @@ VARINT, FIXED64, LEN, FIXED32 = 0, 1, 2, 5
 A = TypeVar("A")
 
 
-class Hole(NamedTuple):
+class Placeholder(NamedTuple):
     """A hole of a template, where a tensor lies. content: what the runtime read there."""
 
     start: int
@@ -40,9 +40,9 @@ class Hole(NamedTuple):
 class Template(NamedTuple, Generic[A]):
     """A message without its tensors. asked: what the message says besides. literals: (start, stop, bytes)."""
 
-    asked: A
+    params: A
     manifest: Manifest
-    places: Places
+    places: BufferLayout
     literals: tuple[tuple[int, int, bytes], ...]
 
 
@@ -66,10 +66,17 @@ class Templates(Generic[A]):
         return None
 
     def learn(
-        self, data: bytes, asked: A, manifest: Manifest, columns: Mapping[str, Place], holes: Mapping[str, Hole]
+        self,
+        data: bytes,
+        params: A,
+        manifest: Manifest,
+        columns: Mapping[str, ColumnLayout],
+        placeholders: Mapping[str, Placeholder],
     ) -> None:
         """Keeps a message that was read, if its tensors lie in its holes. columns: how each is read, offsets unset."""
-        ordered = sorted(((holes[name], place) for name, place in columns.items() if name in holes), key=lambda h: h[0])
+        ordered = sorted(
+            ((placeholders[name], place) for name, place in columns.items() if name in placeholders), key=lambda h: h[0]
+        )
         if len(ordered) != len(columns):
             return
         places, literals, at = [], [], 0
@@ -85,7 +92,7 @@ class Templates(Generic[A]):
         if sum(stop - start for start, stop, _ in literals) > MAX_LITERAL_NBYTES:
             return
         # Nothing is asked of `nbytes` but of bodies whose tensors end with them.
-        template = Template(asked, manifest, Places(tuple(places), 0), tuple(literals))
+        template = Template(params, manifest, BufferLayout(tuple(places), 0), tuple(literals))
         with self._learning:
             if self._count >= MAX_KEPT:
                 self._by_length.clear()

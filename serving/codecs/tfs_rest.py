@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, json_kind
-from freshet_serving.processor.features.limits import DEFAULTS, Extent, RequestLimits
+from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
 from freshet_serving.processor.package.manifest import Input, Manifest
 from freshet_serving.serving.codecs import examples
 from freshet_serving.serving.codecs.json_columns import column, has_booleans, is_base64
@@ -49,7 +49,7 @@ def decode(
     and TooLarge."""
     document = load_json(body, limits)
     _check_signature(document)
-    timeout_s, plain, extent = header_timeout_s(headers), not has_booleans(body), Extent(limits)
+    timeout_s, plain, extent = header_timeout_s(headers), not has_booleans(body), RequestSize(limits)
     if "instances" in document:
         if "inputs" in document:
             raise BadInput("Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
@@ -81,7 +81,7 @@ def check_signature(name: str) -> None:
         raise BadInput(f"Serving signature name: {show(name)} not found in signature def, wanted {SIGNATURE!r}")
 
 
-def _rows(instances: Any, inputs: list[Input], plain: bool, extent: Extent) -> dict[str, Column]:
+def _rows(instances: Any, inputs: list[Input], plain: bool, extent: RequestSize) -> dict[str, Column]:
     if type(instances) is not list:
         raise BadInput(f"Expecting 'instances' to be a list/array, got {json_kind(instances)}")
     if not instances:
@@ -120,14 +120,14 @@ def _refuse_rows(instances: list[Any], names: set[str]) -> NoReturn:
     raise AssertionError("a row is wrong")
 
 
-def _of_instances(spec: Input, values: list[Any], plain: bool, extent: Extent) -> Column:
+def _of_instances(spec: Input, values: list[Any], plain: bool, extent: RequestSize) -> Column:
     try:
         return column(spec, values, plain, extent)
     except BadInput as error:
         raise BadInput(f"Failed to process 'instances' list. Error: {error}") from None
 
 
-def _columns(values: Any, inputs: list[Input], plain: bool, extent: Extent) -> dict[str, Column]:
+def _columns(values: Any, inputs: list[Input], plain: bool, extent: RequestSize) -> dict[str, Column]:
     if type(values) is not dict or is_base64(values):
         if len(inputs) > 1:
             raise BadInput(
@@ -149,7 +149,7 @@ def decode_examples(
     _check_signature(document)
     if "examples" not in document:
         raise BadInput(f"When method is {method}, key 'examples' is expected and was not found")
-    extent = Extent(limits)
+    extent = RequestSize(limits)
     given, context = examples.of_json(document["examples"], document.get("context", {}), extent)
     return examples.columns(given, context, manifest, extent), PredictOptions(True, header_timeout_s(headers), method)
 

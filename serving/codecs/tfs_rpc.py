@@ -21,14 +21,14 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Packed, Place, Ragged, Strings
+from freshet_serving.processor.columns import Column, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.eas.message_tree import MessageTree
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.features.limits import DEFAULTS, Extent, RequestLimits
+from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
 from freshet_serving.processor.package.manifest import MAX_RANK, Input, Manifest
 from freshet_serving.serving.codecs.kserve_header import ROW_SPLITS
 from freshet_serving.serving.codecs.messages import message
-from freshet_serving.serving.codecs.templates import Hole, Templates, cut, fields, filler
+from freshet_serving.serving.codecs.templates import Placeholder, Templates, cut, fields, filler
 from freshet_serving.serving.codecs.tensor_types import (
     BY_NAME,
     BY_NUMBER,
@@ -50,7 +50,7 @@ TREE = MessageTree(Request.DESCRIPTOR)
 DataType = message("tensorflow.TensorProto").DESCRIPTOR.fields_by_name["dtype"].enum_type
 
 
-class PredictAsked(NamedTuple):
+class PredictParams(NamedTuple):
     """What a predict request asks: who is to answer, and which outputs are wanted, in order; none for all."""
 
     model: str
@@ -60,8 +60,8 @@ class PredictAsked(NamedTuple):
     outputs: tuple[str, ...] = ()
 
 
-def asked_of(spec: Any, outputs: Sequence[str] = ()) -> PredictAsked:
-    """The PredictAsked of a ModelSpec; raises BadInput."""
+def predict_params(spec: Any, outputs: Sequence[str] = ()) -> PredictParams:
+    """The PredictParams of a ModelSpec; raises BadInput."""
     which = spec.WhichOneof("version_choice")
     version = spec.version.value if which == "version" else None
     if version is not None and version < 0:
@@ -69,18 +69,18 @@ def asked_of(spec: Any, outputs: Sequence[str] = ()) -> PredictAsked:
     check_signature(spec.signature_name)
     label = spec.version_label if which == "version_label" else None
     # As over HTTP, 0 is the newest.
-    return PredictAsked(spec.name, version or None, label, spec.signature_name, tuple(outputs[:MAX_NAMES]))
+    return PredictParams(spec.name, version or None, label, spec.signature_name, tuple(outputs[:MAX_NAMES]))
 
 
-class Predict:
+class PredictDecoder:
     """A request on its way: asked is known before the model is, columns() after."""
 
-    def __init__(self, data: bytes, templates: Templates[PredictAsked], limits: RequestLimits = DEFAULTS) -> None:
+    def __init__(self, data: bytes, templates: Templates[PredictParams], limits: RequestLimits = DEFAULTS) -> None:
         """limits: of whatever model it asks for. Raises BadInput, TooLarge."""
         self._data, self._templates, self._limits = data, templates, limits
         self._template = templates.find(data)
         if self._template is not None:
-            self.asked = self._template.asked
+            self.params = self._template.params
         else:
             self._parse()
 
@@ -89,25 +89,25 @@ class Predict:
         template = self._template
         if template is not None:
             if template.manifest is manifest:
-                return Packed(self._data, 0, template.places)
+                return PackedColumns(self._data, 0, template.places)
             self._parse()
         given = self._message.inputs
         _check_names(given, manifest)
-        _check_outputs(self.asked.outputs, manifest)
-        filling = Filling(limits)
+        _check_outputs(self.params.outputs, manifest)
+        filling = PaddedExtent(limits)
         inputs = {spec.name: _column(spec, given, filling) for spec in manifest.inputs}
         self._learn(inputs, manifest)
         return inputs
 
     def _parse(self) -> None:
-        TREE.check(self._data, self._limits)
+        TREE.check_limits(self._data, self._limits)
         try:
             self._message = request = Request.FromString(self._data)
         except DecodeError:
             raise BadInput("request: a PredictRequest wanted") from None
         if not request.HasField("model_spec"):
             raise BadInput("Missing ModelSpec")
-        self.asked = asked_of(request.model_spec, request.output_filter)
+        self.params = predict_params(request.model_spec, request.output_filter)
 
     def _learn(self, inputs: Mapping[str, Column], manifest: Manifest) -> None:
         """Has the templates keep the request if each of its tensors is one array of fixed width."""
@@ -119,9 +119,9 @@ class Predict:
             if spec.declared or BY_NUMBER[tensor.dtype].dtype != array.dtype:
                 # It was converted.
                 return
-            places[spec.name] = Place(spec.name, array.dtype, len(array), spec.columns, 0)
+            places[spec.name] = ColumnLayout(spec.name, array.dtype, len(array), spec.columns, 0)
             contents[spec.name] = array.tobytes()
-        holes, data = {}, self._data
+        placeholders, data = {}, self._data
         for number, start, stop in fields(data, 0, len(data)):
             if number == INPUTS:
                 entry = {n: (a, b) for n, a, b in fields(data, start, stop)}
@@ -130,11 +130,11 @@ class Predict:
                 name = data[slice(*entry.get(1, (0, 0)))].decode()
                 at = held.get(TENSOR_CONTENT, held.get(FLOAT_VAL))
                 if at is not None and name in contents:
-                    holes[name] = Hole(at, contents[name])
-        self._templates.learn(data, self.asked, manifest, places, holes)
+                    placeholders[name] = Placeholder(at, contents[name])
+        self._templates.learn(data, self.params, manifest, places, placeholders)
 
 
-class Filling(Extent):
+class PaddedExtent(RequestSize):
     """The extent of a request whose tensors may be filled up: a few bytes could ask for any amount of memory."""
 
     __slots__ = ("_most", "_nbytes")
@@ -175,7 +175,7 @@ def _check_outputs(outputs: Sequence[str], manifest: Manifest) -> None:
         raise BadInput(f"duplicate output tensor alias: {show(next(n for n in outputs if outputs.count(n) > 1))}")
 
 
-def _column(spec: Input, given: Mapping[str, Any], filling: Filling) -> Column:
+def _column(spec: Input, given: Mapping[str, Any], filling: PaddedExtent) -> Column:
     tensor = given[spec.name]
     shape = _shape(tensor, spec)
     if not spec.ragged:
@@ -197,7 +197,7 @@ def _column(spec: Input, given: Mapping[str, Any], filling: Filling) -> Column:
     return Ragged(_values(tensor, spec, math.prod(shape), filling), splits)
 
 
-def _plain(tensor: Any, spec: Input, shape: list[int], filling: Filling) -> NDArray[Any] | Strings:
+def _plain(tensor: Any, spec: Input, shape: list[int], filling: PaddedExtent) -> NDArray[Any] | Strings:
     """The tensor as the column of an input that is not ragged."""
     rows = _rows(spec, shape)
     filling.add(spec, rows, math.prod(shape))
@@ -227,7 +227,7 @@ def _shape(tensor: Any, spec: Input) -> list[int]:
     return shape
 
 
-def _values(tensor: Any, spec: Input, count: int, filling: Filling) -> NDArray[Any] | Strings:
+def _values(tensor: Any, spec: Input, count: int, filling: PaddedExtent) -> NDArray[Any] | Strings:
     """The tensor's values, flat."""
     name, sent = spec.name, BY_NUMBER[tensor.dtype]
     content, values = tensor.tensor_content, getattr(tensor, sent.field)
@@ -261,17 +261,17 @@ def _held(values: Any, sent: TensorType) -> NDArray[Any]:
     return np.array(values, np.int64).astype(sent.dtype) if sent.field == "int_val" else np.array(values, sent.dtype)
 
 
-def encode(outputs: Mapping[str, NDArray[Any]], asked: PredictAsked, version: int) -> bytes:
+def encode(outputs: Mapping[str, NDArray[Any]], params: PredictParams, version: int) -> bytes:
     """The reply: values in the field of their type. outputs: [n, ...] each."""
     parts: list[bytes | NDArray[Any]] = []
-    for name in asked.outputs or outputs:
+    for name in params.outputs or outputs:
         array = np.ascontiguousarray(outputs[name])
         if array.dtype != np.float32:
             parts.append(_other(name, array))
             continue
         before, after = _entry(name, array.shape)
         parts += [before, array, after]
-    parts.append(_spec(asked.model, version, asked.signature or SIGNATURE))
+    parts.append(_spec(params.model, version, params.signature or SIGNATURE))
     # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
     return b"".join(parts)  # type: ignore[arg-type]
 

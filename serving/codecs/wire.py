@@ -40,7 +40,7 @@ Body = bytes | memoryview
 (serving.http.body_buffer), which nobody writes to: a copy of 64 MB would hold everybody up for 50 ms."""
 
 
-class Bound(NamedTuple):
+class SizeLimit(NamedTuple):
     """How long a body may be. what: is so long, and what it is counted in; advice: to whoever sends more."""
 
     nbytes: int
@@ -54,20 +54,20 @@ class Bound(NamedTuple):
             raise TooLarge(f"{name}: at most {self.nbytes} {counted} wanted, got {got or nbytes}{self.advice}")
 
 
-BODY = Bound(DEFAULTS.max_body_bytes)
+BODY = SizeLimit(DEFAULTS.max_body_bytes)
 
 
-def body_bound(limits: RequestLimits) -> Bound:
+def body_limit(limits: RequestLimits) -> SizeLimit:
     """Of a request's body, whatever it holds."""
-    return Bound(limits.max_body_bytes, advice=" (max_body_bytes)")
+    return SizeLimit(limits.max_body_bytes, advice=" (max_body_bytes)")
 
 
-def json_bound(limits: RequestLimits) -> Bound:
+def json_limit(limits: RequestLimits) -> SizeLimit:
     """Of a request's JSON."""
     if limits.max_body_bytes < limits.max_json_bytes:
-        return body_bound(limits)
+        return body_limit(limits)
     advice = "; send tensors as bytes, or ask for fewer at once"
-    return Bound(limits.max_json_bytes, ("max_json_bytes", "bytes of JSON"), advice)
+    return SizeLimit(limits.max_json_bytes, ("max_json_bytes", "bytes of JSON"), advice)
 
 
 class UnsupportedEncoding(FreshetError):
@@ -80,7 +80,7 @@ class UnsupportedEncoding(FreshetError):
 def inflate(
     body: Body,
     headers: Headers,
-    bound: Bound = BODY,
+    bound: SizeLimit = BODY,
     max_inflation: int = DEFAULTS.max_inflation,
 ) -> Body:
     """The body without its content coding: identity, gzip or deflate (a zlib stream).
@@ -135,7 +135,7 @@ def load_json(body: Body, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
     TooLarge."""
     if not body:
         raise BadInput("JSON Parse error: The document is empty")
-    json_bound(limits).check(len(body))
+    json_limit(limits).check(len(body))
     # A list of nothing is the shortest of its weight: two bytes.
     if HOLDER * len(body) > 2 * limits.max_nodes:
         nodes = int(count_nodes(np.frombuffer(body, np.uint8)))

@@ -16,7 +16,7 @@ vectors_command     vectors
 convert_command     convert
 import_command      import, and inspect --graph
 compile_command     compile
-row_store           tables
+table_commands      tables
 repository_commands  repository
 recording_commands  recordings
 key_commands        keys
@@ -31,7 +31,7 @@ fleet_command       fleet
 fleet_comparison    its replicas, held against each other
 fleet_polling       its replicas, asked
 usage_errors        mistakes on the command line, in one line
-orderly_end         how a command that would go on is asked to end
+shutdown_signals    how a command that would go on is asked to end
 admin_client        a small client of the admin port
 """
 

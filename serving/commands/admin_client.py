@@ -15,7 +15,7 @@ import urllib.request
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
-from freshet_serving.serving.client.trust import Trust
+from freshet_serving.serving.client.client_credentials import ClientCredentials
 
 MAX_REPLY_NBYTES = 16 << 20
 
@@ -80,7 +80,7 @@ def _message(error: urllib.error.HTTPError) -> str:
 def admin_context() -> ssl.SSLContext:
     """How commands believe an admin port over https://; raises BadInput."""
     ca, certificate, key = (os.environ.get(f"FRESHET_ADMIN_{name}", "") for name in ("CA", "CERT", "KEY"))
-    return Trust("", ca, certificate, key).context()
+    return ClientCredentials("", ca, certificate, key).context()
 
 
 def quoted(name: str) -> str:

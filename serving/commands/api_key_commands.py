@@ -30,11 +30,11 @@ def key_create(
     concurrency: ConcurrencyOption = 0,
 ) -> None:
     """Makes a key and prints it, this once: the file holds its SHA-256. Servers take it within a second or two."""
-    from freshet_serving.serving.access.key_file import AskLimits, changing
+    from freshet_serving.serving.access.key_file import RateLimits, changing
 
     until_s = _until_s(expires)
     with changing(keys) as held:
-        held[0], secret = held[0].added(name, scope, until_s, AskLimits(rate, concurrency))
+        held[0], secret = held[0].added(name, scope, until_s, RateLimits(rate, concurrency))
     print(secret)
 
 
@@ -69,10 +69,10 @@ def key_address(
     keys: FileOption = Path("api-keys.toml"), rate: RateOption = 0.0, concurrency: ConcurrencyOption = 0
 ) -> None:
     """Limits what one client address may ask, whatever key it brings, and how fast it can guess keys."""
-    from freshet_serving.serving.access.key_file import ApiKeys, AskLimits, changing
+    from freshet_serving.serving.access.key_file import ApiKeys, RateLimits, changing
 
     with changing(keys) as held:
-        held[0] = ApiKeys.parse(ApiKeys(held[0].keys, AskLimits(rate, concurrency)).text().encode())
+        held[0] = ApiKeys.parse(ApiKeys(held[0].keys, RateLimits(rate, concurrency)).text().encode())
     print(f"each address: rate={rate or 'any'} concurrency={concurrency or 'any'}")
 
 

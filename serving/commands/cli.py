@@ -26,8 +26,8 @@ from freshet_serving.serving.commands.join_command import join
 from freshet_serving.serving.commands.key_commands import keys_app
 from freshet_serving.serving.commands.recording_commands import recordings_app
 from freshet_serving.serving.commands.repository_commands import repository_app
-from freshet_serving.serving.commands.row_store import tables_app
 from freshet_serving.serving.commands.serve_command import package_version, serve
+from freshet_serving.serving.commands.table_commands import tables_app
 from freshet_serving.serving.commands.train_command import bench_app, train
 from freshet_serving.serving.commands.usage_errors import usage_line
 from freshet_serving.serving.commands.vectors_command import vectors

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from freshet_serving.compiler.progress import bars, output
+from freshet_serving.compiler.progress import output, progress_bars
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.commands.completion import models
 from freshet_serving.serving.commands.key_commands import KeyOption
@@ -57,7 +57,7 @@ def compile_command(
     """
     from freshet_serving.compiler.building.calibrate import Tolerance
     from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version, find_version
-    from freshet_serving.processor.package.keyring import Keyring
+    from freshet_serving.processor.repository.keyring import Keyring
 
     options = CompileOptions(
         backends=tuple(b.strip() for b in (backends or "").split(",") if b.strip()),
@@ -75,8 +75,8 @@ def compile_command(
         repository = None
     found = find_version(target, repository, version)
     console = output(highlight=False)
-    with bars(console) as reporter:
-        done = compile_version(found.folder, options, reporter, found.place, Keyring.of_writer(key))
+    with progress_bars(console) as reporter:
+        done = compile_version(found.folder, options, reporter, found.storage, Keyring.of_writer(key))
     if report:
         from freshet_serving.compiler.recompiling.compile_report import print_report
 

@@ -20,7 +20,7 @@ REPOSITORY = "FRESHET_REPOSITORY"
 
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of models that begin so."""
-    from freshet_serving.processor.mirror.repositories import open_repository
+    from freshet_serving.processor.repository.mirror.repositories import open_repository
 
     try:
         return [name for name in open_repository(_folder(ctx)).models() if name.startswith(incomplete)]
@@ -30,16 +30,16 @@ def models(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def generations(ctx: typer.Context, incomplete: str) -> list[str]:
     """Generations of the model's newest version that begin so and can be gone back to, newest first."""
-    from freshet_serving.processor.chain.ledger import Ledger
     from freshet_serving.processor.generation import UNDO_DEPTH
-    from freshet_serving.processor.mirror.repositories import open_repository
+    from freshet_serving.processor.repository.log.change_log import ChangeLog
+    from freshet_serving.processor.repository.mirror.repositories import open_repository
 
     try:
         version = open_repository(_folder(ctx)).version(ctx.params.get("model") or "")
-        ledger = Ledger(version)
-        ledger.begin_at_snapshot()
-        ledger.look()
-        line = islice(ledger.history.back(ledger.history.target), 1, UNDO_DEPTH + 1)
+        change_log = ChangeLog(version)
+        change_log.begin_at_snapshot()
+        change_log.look()
+        line = islice(change_log.history.back(change_log.history.target), 1, UNDO_DEPTH + 1)
         names = [f"{version.manifest.version}.{link.step}" for link in line]
     except (FreshetError, OSError, ValueError):
         return []

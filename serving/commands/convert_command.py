@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from freshet_serving.compiler.progress import bars
+from freshet_serving.compiler.progress import progress_bars
 from freshet_serving.processor.errors import BadInput
 
 
@@ -36,7 +36,7 @@ def convert(
         )
     source = open_source(settings.data, settings.features)
     console = Console(stderr=True)
-    with bars(console) as reporter:
+    with progress_bars(console) as reporter:
         rows = copy_to_parquet(source, out, reporter, overwrite, settings.data.format in TEXTS)
     console.print(f"{rows:,} rows in {out}; a training file reads them by", highlight=False, soft_wrap=True)
     labels, schema = source.schema.labels, source.schema

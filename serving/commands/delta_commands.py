@@ -86,20 +86,20 @@ def delta_compact(
     """Folds a version's deltas into a snapshot, beside running servers: whoever starts reads it instead of them."""
     from rich.console import Console
 
-    from freshet_serving.compiler.progress import bars
-    from freshet_serving.processor.chain.ledger import Ledger
-    from freshet_serving.processor.mirror.repositories import open_repository
-    from freshet_serving.processor.package.keyring import Keyring
-    from freshet_serving.processor.tables.folding import fold
+    from freshet_serving.compiler.progress import progress_bars
+    from freshet_serving.processor.repository.keyring import Keyring
+    from freshet_serving.processor.repository.log.change_log import ChangeLog
+    from freshet_serving.processor.repository.mirror.repositories import open_repository
+    from freshet_serving.processor.tables.compaction import compact
 
     files = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
-    ledger = Ledger.of(files)
+    change_log = ChangeLog.of(files)
     number, console = files.manifest.version, Console()
-    with bars(console) as reporter:
+    with progress_bars(console) as reporter:
         reporter.begin("folding", len(files.manifest.tables) + bool(files.manifest.dense))
-        link = fold(files, ledger, lambda done, whole: reporter.advance(1))
+        link = compact(files, change_log, lambda done, whole: reporter.advance(1))
     if link is None:
-        print(f"{model} {number}.{ledger.history.target.step}: there is nothing to fold")
+        print(f"{model} {number}.{change_log.history.target.step}: there is nothing to fold")
         return
     print(f"{model} {number}.{link.step}: a snapshot holds it whole")
 
@@ -118,16 +118,16 @@ def delta_repair(
 ) -> None:
     """Shows what ends a version's chain, a record that no server takes, and cuts it there with --yes, by a record of
     its own. Nothing is removed, a sound record is never cut. Ends with 1 where something is damaged and was not cut."""
-    from freshet_serving.processor.chain.damage import find_damage, repair
-    from freshet_serving.processor.chain.ledger import Ledger
     from freshet_serving.processor.errors import printable
-    from freshet_serving.processor.mirror.repositories import open_repository
-    from freshet_serving.processor.package.keyring import Keyring
+    from freshet_serving.processor.repository.keyring import Keyring
+    from freshet_serving.processor.repository.log.change_log import ChangeLog
+    from freshet_serving.processor.repository.log.damage import find_damage, repair
+    from freshet_serving.processor.repository.mirror.repositories import open_repository
 
     keyring = Keyring.of_writer(key, trust or ())
-    ledger = Ledger(open_repository(repository).with_keys(keyring).version(model, version))
-    damage = find_damage(ledger)
-    history = ledger.history
+    change_log = ChangeLog(open_repository(repository).with_keys(keyring).version(model, version))
+    damage = find_damage(change_log)
+    history = change_log.history
     where = f"{model} {history.version}.{history.head.step}"
     if damage is None:
         print(f"{where}: nothing to repair: every record that a start reads is sound, {history.number} in all")
@@ -143,7 +143,7 @@ def delta_repair(
     if not yes:
         print("nothing was changed; --yes cuts this")
         raise typer.Exit(1)
-    record = repair(ledger, damage.first, reason)
+    record = repair(change_log, damage.first, reason)
     if record is None:
         print(f"{model}: somebody else has repaired it meanwhile; nothing was changed")
         return
@@ -224,9 +224,9 @@ def delta_make(
 ) -> None:
     """Publishes the difference between a retrained model and what is served, as one delta."""
     from freshet_serving.compiler.imports.importer import ImportOptions
-    from freshet_serving.compiler.imports.reexport import read_export
+    from freshet_serving.compiler.imports.retrained_export import read_export
     from freshet_serving.models.publishing.publisher import Publisher
-    from freshet_serving.processor.mirror.repositories import open_repository
+    from freshet_serving.processor.repository.mirror.repositories import open_repository
     from freshet_serving.serving.commands.import_command import groups
 
     opened = open_repository(repository).version(model, version)

@@ -33,7 +33,7 @@ from freshet_serving.processor.errors import BadInput, NotReady
 if TYPE_CHECKING:
     from freshet_serving.models.config.train_config import TrainConfig
     from freshet_serving.models.data.source import Batch, Source
-    from freshet_serving.models.evaluation.quality import Scored
+    from freshet_serving.models.evaluation.quality import ScoredRows
     from freshet_serving.processor.columns import Column
 
 WINDOW_EVENTS = 20_000
@@ -92,10 +92,10 @@ def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
     return parse_config(raw | {"publish": publish}), source
 
 
-def _scored() -> Scored:
-    from freshet_serving.models.evaluation.quality import Scored
+def _scored() -> ScoredRows:
+    from freshet_serving.models.evaluation.quality import ScoredRows
 
-    return Scored()
+    return ScoredRows()
 
 
 @dataclass(slots=True)
@@ -108,8 +108,8 @@ class ViewFigures:
     failed: int = 0
     generation: str = ""
     freshness_ms: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
-    served: Scored = field(default_factory=_scored)
-    frozen: Scored = field(default_factory=_scored)
+    served: ScoredRows = field(default_factory=_scored)
+    frozen: ScoredRows = field(default_factory=_scored)
     events: int = 0
 
 
@@ -133,11 +133,11 @@ class Demo:
         self.figures = ViewFigures()
 
     def run(self, exit_after_s: float) -> None:
-        from freshet_serving.compiler.progress import bars
+        from freshet_serving.compiler.progress import progress_bars
         from freshet_serving.models.training.loop import TrainingRun
 
         console, publish = self._console, self._config.publish
-        with bars(console) as reporter:
+        with progress_bars(console) as reporter:
             run = TrainingRun(self._config, self._source, reporter=reporter)
             generation = run.full()
         console.print(

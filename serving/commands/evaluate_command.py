@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from freshet_serving.compiler.progress import bars, output
+from freshet_serving.compiler.progress import output, progress_bars
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
 from freshet_serving.serving.commands.completion import models
@@ -96,7 +96,7 @@ def _score(
     console = output(highlight=False)
     # The bar of a run whose output is read by a program goes where errors go.
     with (
-        bars(Console(stderr=True) if as_json else console) as reporter,
+        progress_bars(Console(stderr=True) if as_json else console) as reporter,
         GenerationScorer(repository, model, generation) as scorer,
     ):
         if not measured.group:

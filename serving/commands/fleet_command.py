@@ -11,7 +11,7 @@ import typer
 from freshet_serving.serving.commands.delta_commands import TokenOption
 
 if TYPE_CHECKING:
-    from freshet_serving.serving.commands.fleet_comparison import FleetReport, Line
+    from freshet_serving.serving.commands.fleet_comparison import FleetReport, VersionComparison
 
 HEADINGS = ("replica", "ready", "model", "generation", "digest", "behind", "stale", "state")
 RIGHT = ("behind", "stale")
@@ -47,22 +47,22 @@ def fleet(
     import time
 
     from freshet_serving.processor.errors import BadInput
-    from freshet_serving.serving.commands.orderly_end import end_gently
+    from freshet_serving.serving.commands.shutdown_signals import stop_on_signal
 
     if not replicas and not service:
         raise BadInput("fleet: admin ports, or --service HOST:PORT, wanted")
     if watch and wait:
         raise BadInput("fleet: --watch or --wait wanted, not both")
-    look = _looker(replicas or [], service, admin_token, timeout, model)
+    look = _poller(replicas or [], service, admin_token, timeout, model)
     shown: Callable[[FleetReport], str] = _document if as_json else table
     ended = threading.Event()
     if watch or wait:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        end_gently(ended.set)
+        stop_on_signal(ended.set)
     try:
         until_s = time.monotonic() + wait
         report = look()
-        while wait and not report.well and time.monotonic() < until_s and not ended.wait(BETWEEN_S):
+        while wait and not report.healthy and time.monotonic() < until_s and not ended.wait(BETWEEN_S):
             report = look()
         print(shown(report), flush=True)
         while watch and not ended.wait(watch):
@@ -72,17 +72,17 @@ def fleet(
         if watch or wait:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-    raise typer.Exit(0 if report.well else 1)
+    raise typer.Exit(0 if report.healthy else 1)
 
 
-def _looker(
+def _poller(
     replicas: Sequence[str], service: str, token: str, timeout_s: float, model: str | None
 ) -> Callable[[], FleetReport]:
     """One look at the fleet; the service's addresses are asked for anew each time."""
     import asyncio
 
-    from freshet_serving.serving.commands.fleet_comparison import Said, compare
-    from freshet_serving.serving.commands.fleet_polling import AdminAddress, ask_all, check_token, resolve
+    from freshet_serving.serving.commands.fleet_comparison import ReplicaStatus, compare
+    from freshet_serving.serving.commands.fleet_polling import AdminAddress, check_token, poll_all, resolve
 
     check_token(token)
     given = [AdminAddress.parse(text) for text in dict.fromkeys(replicas)]
@@ -92,9 +92,9 @@ def _looker(
     async def look() -> FleetReport:
         found = await resolve(service, timeout_s) if service else []
         there = list({(each.host, each.port): each for each in (*given, *found)}.values())
-        said = await ask_all(there, token, timeout_s, model)
+        said = await poll_all(there, token, timeout_s, model)
         if service and not found:
-            said.append(Said(service, problem="the name has no address"))
+            said.append(ReplicaStatus(service, problem="the name has no address"))
         return compare(said, model)
 
     return lambda: asyncio.run(look())
@@ -112,7 +112,7 @@ def table(report: FleetReport) -> str:
     ]
     widths = [max(map(len, column)) for column in zip(*rows)]
     text = ["  ".join(_cell(*each) for each in zip(row, widths, HEADINGS)).rstrip() for row in rows]
-    if report.well:
+    if report.healthy:
         served = {(line.model, line.version) for line in report.lines}
         text.append(f"all {len(report.replicas)} serve the same, {len(served)} version{'s' * (len(served) != 1)}")
     return "\n".join([*text, *report.problems])
@@ -126,7 +126,7 @@ def _ready(ready: bool) -> str:
     return "yes" if ready else "no"
 
 
-def _row(line: Line) -> tuple[str, ...]:
+def _row(line: VersionComparison) -> tuple[str, ...]:
     mine = line.standing
     if mine is None:
         return line.where, _ready(line.ready), line.model, f"{line.version}.-", "-", f"{line.behind}", "-", line.wrong
@@ -142,14 +142,14 @@ def _document(report: FleetReport) -> str:
     import json
 
     return json.dumps({
-        "well": report.well,
+        "well": report.healthy,
         "problems": report.problems,
         "replicas": [{"replica": s.where, "ready": s.ready, "problem": s.problem} for s in report.replicas],
         "versions": [_version(line) for line in report.lines],
     })  # fmt: skip
 
 
-def _version(line: Line) -> dict[str, Any]:
+def _version(line: VersionComparison) -> dict[str, Any]:
     served = asdict(line.standing) if line.standing else None
     generation = f"{line.version}.{line.standing.step}" if line.standing else None
     return {

@@ -28,7 +28,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class VersionStanding:
+class ReplicaVersion:
     """A version as one replica serves it, in its own words. records: that it knows. behind: of those, generations that
     it does not serve. staleness_s: None where it does not say."""
 
@@ -42,19 +42,19 @@ class VersionStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ReplicaStatus:
     """What one replica said. problem: why there is no answer that could be read, "" where there is one. labelled:
     versions that have a label there."""
 
     where: str
     ready: bool = False
     problem: str = ""
-    versions: Mapping[Key, VersionStanding] = field(default_factory=dict)
+    versions: Mapping[Key, ReplicaVersion] = field(default_factory=dict)
     labelled: frozenset[Key] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class VersionComparison:
     """A version on a replica, judged. behind: records that the newest of the fleet is ahead. wrong: BEHIND, ABSENT,
     WAITING, DIVERGED or ""; why: in words."""
 
@@ -62,7 +62,7 @@ class Line:
     ready: bool
     model: str
     version: int
-    standing: VersionStanding | None
+    standing: ReplicaVersion | None
     behind: int
     wrong: str
     why: str
@@ -73,22 +73,22 @@ class FleetReport:
     """Everything that was found: replicas as they answered, a line for each version that each of them serves or ought
     to, and what is wrong, in words, the worst first."""
 
-    replicas: tuple[Said, ...]
-    lines: tuple[Line, ...]
+    replicas: tuple[ReplicaStatus, ...]
+    lines: tuple[VersionComparison, ...]
     problems: tuple[str, ...]
 
     @property
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         """Whether all answer, are ready, and serve the same newest records."""
         return not self.problems
 
 
-def read_report(where: str, document: Any, model: str | None = None) -> Said:
+def read_report(where: str, document: Any, model: str | None = None) -> ReplicaStatus:
     """A replica's GET /admin/models. model: the only one that counts. Raises BadInput for what is none."""
     ready, models = _of(document, "ready", bool), _of(document, "models", dict)
     if len(models) > MAX_MODELS:
         raise BadInput(f"at most {MAX_MODELS} models wanted, got {len(models)}")
-    versions: dict[Key, VersionStanding] = {}
+    versions: dict[Key, ReplicaVersion] = {}
     labelled: set[Key] = set()
     for name, entry in models.items():
         if model is not None and name != model:
@@ -100,10 +100,10 @@ def read_report(where: str, document: Any, model: str | None = None) -> Said:
         labels = entry.get("labels")
         if isinstance(labels, dict):
             labelled |= {(_short(name), version) for version in labels.values() if type(version) is int}
-    return Said(where, ready, "", versions, frozenset(labelled & versions.keys()))
+    return ReplicaStatus(where, ready, "", versions, frozenset(labelled & versions.keys()))
 
 
-def _standing(served: Any) -> VersionStanding:
+def _standing(served: Any) -> ReplicaVersion:
     generation, chain = _of(served, "generation", str), served.get("chain")
     step = generation.partition(".")[2]
     if not (step.isascii() and step.isdecimal() and len(step) < 20):
@@ -118,7 +118,7 @@ def _standing(served: Any) -> VersionStanding:
     if staleness is not None and (type(staleness) not in (int, float) or not 0 <= staleness < HIGHEST):
         raise BadInput("staleness_s: a number of seconds wanted")
     age_s = None if staleness is None else float(staleness)
-    return VersionStanding(int(step), _short(_of(served, "digest", str)), state, _short(reason), records, behind, age_s)
+    return ReplicaVersion(int(step), _short(_of(served, "digest", str)), state, _short(reason), records, behind, age_s)
 
 
 def _of(document: Any, key: str, kind: type) -> Any:
@@ -132,30 +132,32 @@ def _short(text: str) -> str:
     return printable(text)[:MAX_TEXT]
 
 
-def compare(replicas: Sequence[Said], model: str | None = None) -> FleetReport:
+def compare(replicas: Sequence[ReplicaStatus], model: str | None = None) -> FleetReport:
     """Holds the replicas against each other. model: named by who asks, so that it is to be there."""
-    by_version: dict[Key, dict[str, VersionStanding]] = defaultdict(dict)
-    for said in replicas:
-        for key, standing in said.versions.items():
-            by_version[key][said.where] = standing
-    labelled = {key for said in replicas for key in said.labelled}
+    by_version: dict[Key, dict[str, ReplicaVersion]] = defaultdict(dict)
+    for status in replicas:
+        for key, standing in status.versions.items():
+            by_version[key][status.where] = standing
+    labelled = {key for status in replicas for key in status.labelled}
     lines = []
     for key in sorted(by_version):
         newest = _newest(by_version[key].values())
         odd = _odd(by_version[key].values())
-        lines += [_judge(said, key, newest, odd) for said in replicas if _belongs(said, key, key in labelled)]
+        lines += [_judge(status, key, newest, odd) for status in replicas if _belongs(status, key, key in labelled)]
     return FleetReport(tuple(replicas), tuple(lines), tuple(_problems(replicas, lines, model)))
 
 
-def _belongs(said: Said, key: Key, labelled: bool) -> bool:
+def _belongs(status: ReplicaStatus, key: Key, labelled: bool) -> bool:
     """Whether a version is one that the replica serves, or ought to: one newer than all it serves of the model, or one
     that has a label on another replica, so that clients may ask for it. Other old ones are only left over."""
-    if said.problem:
+    if status.problem:
         return False
-    return key in said.versions or labelled or all(number < key[1] for name, number in said.versions if name == key[0])
+    return (
+        key in status.versions or labelled or all(number < key[1] for name, number in status.versions if name == key[0])
+    )
 
 
-def _newest(standings: Iterable[VersionStanding]) -> VersionStanding:
+def _newest(standings: Iterable[ReplicaVersion]) -> ReplicaVersion:
     """The standing that the others are held against."""
     known = list(standings)
     sound = [each for each in known if each.state != DIVERGED] or known
@@ -165,7 +167,7 @@ def _newest(standings: Iterable[VersionStanding]) -> VersionStanding:
     return max(there, key=lambda each: (digests[each.digest], each.records, each.step, each.digest))
 
 
-def _odd(standings: Iterable[VersionStanding]) -> set[tuple[int, str]]:
+def _odd(standings: Iterable[ReplicaVersion]) -> set[tuple[int, str]]:
     """Steps whose digest most do not have, with that digest; all of them where none has most."""
     digests: dict[int, Counter[str]] = defaultdict(Counter)
     for each in standings:
@@ -179,12 +181,12 @@ def _odd(standings: Iterable[VersionStanding]) -> set[tuple[int, str]]:
     return odd
 
 
-def _judge(said: Said, key: Key, newest: VersionStanding, odd: set[tuple[int, str]]) -> Line:
-    (model, version), mine = key, said.versions.get(key)
+def _judge(status: ReplicaStatus, key: Key, newest: ReplicaVersion, odd: set[tuple[int, str]]) -> VersionComparison:
+    (model, version), mine = key, status.versions.get(key)
     name = f"{model} {version}"
 
-    def line(wrong: str, why: str, behind: int = 0) -> Line:
-        return Line(said.where, said.ready, model, version, mine, behind, wrong, why)
+    def line(wrong: str, why: str, behind: int = 0) -> VersionComparison:
+        return VersionComparison(status.where, status.ready, model, version, mine, behind, wrong, why)
 
     if mine is None:
         return line(ABSENT, f"does not serve version {version} of {model}", newest.records)
@@ -204,12 +206,14 @@ def _judge(said: Said, key: Key, newest: VersionStanding, odd: set[tuple[int, st
     return line("", "", behind)
 
 
-def _problems(replicas: Sequence[Said], lines: Sequence[Line], model: str | None) -> Iterable[str]:
+def _problems(
+    replicas: Sequence[ReplicaStatus], lines: Sequence[VersionComparison], model: str | None
+) -> Iterable[str]:
     if not replicas:
         yield "there is no replica"
     for wanted in (DIVERGED, ABSENT, BEHIND, WAITING):
         yield from (f"{line.where}: {line.why}" for line in lines if line.wrong == wanted)
-    yield from (f"{said.where}: {said.problem}" for said in replicas if said.problem)
-    yield from (f"{said.where}: not ready" for said in replicas if not said.problem and not said.ready)
+    yield from (f"{status.where}: {status.problem}" for status in replicas if status.problem)
+    yield from (f"{status.where}: not ready" for status in replicas if not status.problem and not status.ready)
     if model is not None and not lines:
-        yield from (f"{said.where}: does not serve {_short(model)}" for said in replicas if not said.problem)
+        yield from (f"{status.where}: does not serve {_short(model)}" for status in replicas if not status.problem)

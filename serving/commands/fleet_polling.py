@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from freshet_serving.processor.errors import BadInput, FreshetError, printable
 from freshet_serving.serving.commands.admin_client import admin_context
-from freshet_serving.serving.commands.fleet_comparison import Said, read_report
+from freshet_serving.serving.commands.fleet_comparison import ReplicaStatus, read_report
 
 MAX_REPLY_NBYTES, MAX_HEAD_NBYTES = 4 << 20, 1 << 16
 AT_ONCE, MOST = 64, 1024
@@ -98,27 +98,27 @@ def _at(host: str, name: AdminAddress) -> AdminAddress:
     return replace(there, where=f"http{'s' * name.secure}://{there.authority}")
 
 
-async def ask_all(
+async def poll_all(
     replicas: Sequence[AdminAddress], token: str, timeout_s: float, model: str | None = None
-) -> list[Said]:
+) -> list[ReplicaStatus]:
     """What each of them says, in their order. model: the only one that counts. Raises BadInput for too many."""
     if len(replicas) > MOST:
         raise BadInput(f"fleet: at most {MOST} replicas wanted, got {len(replicas)}")
     turn = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(replica: AdminAddress) -> Said:
+    async def ask(replica: AdminAddress) -> ReplicaStatus:
         async with turn:
             return await _ask(replica, token, timeout_s, model)
 
     return list(await asyncio.gather(*map(ask, replicas)))
 
 
-async def _ask(replica: AdminAddress, token: str, timeout_s: float, model: str | None) -> Said:
+async def _ask(replica: AdminAddress, token: str, timeout_s: float, model: str | None) -> ReplicaStatus:
     try:
         status, body = await asyncio.wait_for(_fetch(replica, token), timeout_s)
         document = _json_of(body)
         if status != 200:
-            return Said(replica.where, problem=_refusal(status, document))
+            return ReplicaStatus(replica.where, problem=_refusal(status, document))
         return read_report(replica.where, document, model)
     except TimeoutError:
         why = f"unreachable: no answer within {timeout_s:g} s"
@@ -131,7 +131,7 @@ async def _ask(replica: AdminAddress, token: str, timeout_s: float, model: str |
     except (OSError, ValueError) as error:
         number = getattr(error, "errno", None)
         why = f"unreachable: {os.strerror(number) if number else type(error).__name__}"
-    return Said(replica.where, problem=printable(why)[:MAX_WHY])
+    return ReplicaStatus(replica.where, problem=printable(why)[:MAX_WHY])
 
 
 async def _fetch(replica: AdminAddress, token: str) -> tuple[int, bytes]:

@@ -40,8 +40,8 @@ def import_command(
 ) -> None:
     """Imports a TensorFlow SavedModel, a Keras or ONNX file: cuts, compiles and proves it, then commits a version."""
     from freshet_serving.compiler.imports.importer import ImportOptions, import_model
-    from freshet_serving.compiler.imports.printing import lines
-    from freshet_serving.processor.package.keyring import Keyring
+    from freshet_serving.compiler.imports.report_text import lines
+    from freshet_serving.processor.repository.keyring import Keyring
 
     together = groups(ragged, "--ragged"), groups(sparse, "--sparse")
     options = ImportOptions(signature, *together, _samples(samples), user=user or ())
@@ -55,8 +55,8 @@ def import_command(
 
 def draw(source: Path, out: Path | None, signature: str) -> None:
     """Prints how a package, or a model before it is imported, is cut; draws it into `out` (SVG) if given."""
-    from freshet_serving.compiler.imports.drawing import svg
-    from freshet_serving.compiler.imports.printing import lines, report_of
+    from freshet_serving.compiler.imports.report_svg import svg
+    from freshet_serving.compiler.imports.report_text import lines, report_of
 
     report = report_of(source, signature)
     console = Console()

@@ -13,17 +13,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from freshet_serving.compiler.progress import output
-from freshet_serving.processor.chain.bare_delta import bare_deltas
-from freshet_serving.processor.chain.chain_record import DELTA, REPAIR, ChainRecord
-from freshet_serving.processor.chain.ledger import Ledger
-from freshet_serving.processor.chain.resigning import check_version
 from freshet_serving.processor.errors import BadInput, Diverged, FreshetError, NotFound, printable
-from freshet_serving.processor.mirror.repositories import open_repository
 from freshet_serving.processor.package.delta import Delta, read_delta
-from freshet_serving.processor.package.keyring import Keyring
 from freshet_serving.processor.package.manifest import WHOLE, ExecutableEntry, Input, Output
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.processor.package.version import DELTAS
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.repository.log.chain_record import DELTA, REPAIR, ChainRecord
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.re_signing import check_version
+from freshet_serving.processor.repository.log.unrecorded_delta import unrecorded_deltas
+from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version import DELTAS
 from freshet_serving.serving.commands.completion import models
 from freshet_serving.serving.commands.import_command import draw
 
@@ -113,19 +113,19 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
     """Prints the chain of a version, record by record, its deltas verified, and files that no record names; what is
     broken is said where it stands, and the rest still listed. Writes nothing."""
     reader = open_repository(root).with_keys(Keyring.of(trust=trust or ())).version(model, version)
-    ledger = Ledger(reader)
+    change_log = ChangeLog(reader)
     trouble = ""
     try:
-        ledger.look()
+        change_log.look()
     except Diverged as error:
         trouble = printable(str(error))
-    history = ledger.history
+    history = change_log.history
     line = {link.digest for link in history.back(history.head)}
     # A narrow terminal folds numbers and words, but no date and no generation.
     table = Table(box=None, padding=(0, 1, 0, 0))
     for name in ("no.", "kind", "generation", "rows", "removed", "dense", "events", "at (UTC)", "bytes", ""):
         table.add_column(name, no_wrap=name in ("generation", "at (UTC)"), overflow="fold")
-    for record in _taken(ledger):
+    for record in _taken(change_log):
         mark = "undone" if record.kind == DELTA and record.digest not in line else ""
         if record.kind == DELTA and history.gate is not None and record.step > history.gate.step and not mark:
             mark = "waits: held"
@@ -136,12 +136,12 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
         signed = f"key {record.key}" if record.key else ""
         nbytes = f"{record.nbytes:,}" if record.nbytes else ""
         if record.kind == DELTA:
-            counts, wrong = _counts(lambda: ledger.read_delta(history.links[record.digest]))  # noqa: B023
+            counts, wrong = _counts(lambda: change_log.read_delta(history.links[record.digest]))  # noqa: B023
         else:
             counts, wrong = ["", "", "", "", _date(record.at)], ""
         notes = escape("; ".join(part for part in (wrong, apart, mark, _set_aside(record), record.why, signed) if part))
         table.add_row(*where, *counts, nbytes, notes)
-    for bare in bare_deltas(reader.folder):
+    for bare in unrecorded_deltas(reader.folder):
         if f"{DELTAS}/{bare.path.name}" not in history.files:
             why = f"not served: step {bare.step} is used" if bare.step <= history.top else "no record yet"
             counts, wrong = _counts(lambda: read_delta(bare.path))  # noqa: B023
@@ -168,11 +168,11 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
             raise typer.Exit(1)
 
 
-def _taken(ledger: Ledger) -> Iterator[ChainRecord]:
+def _taken(change_log: ChangeLog) -> Iterator[ChainRecord]:
     """The records that were taken, read anew."""
-    for record in ledger.records() if ledger.history.number else ():
+    for record in change_log.records() if change_log.history.number else ():
         yield record
-        if record.number >= ledger.history.number:
+        if record.number >= change_log.history.number:
             return
 
 
@@ -197,10 +197,10 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
     manifest = files.manifest
     number = manifest.version
     nbytes = sum(f.nbytes for f in manifest.files.values())
-    ledger = Ledger(files)
-    ledger.look()
-    history = ledger.history
-    bare = [b for b in bare_deltas(files.folder) if b.step > history.top]
+    change_log = ChangeLog(files)
+    change_log.look()
+    history = change_log.history
+    bare = [b for b in unrecorded_deltas(files.folder) if b.step > history.top]
     console = output()
     console.print(f"[bold]{model}[/bold] version {number} of {', '.join(map(str, repository.versions(model)))}")
     console.print(

@@ -15,10 +15,10 @@ from rich.table import Table
 
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.serving.commands.admin_client import AdminClient, quoted
-from freshet_serving.serving.commands.orderly_end import end_gently
+from freshet_serving.serving.commands.shutdown_signals import stop_on_signal
 
 if TYPE_CHECKING:
-    from freshet_serving.models.joining.join_run import JoinStanding, ScoreSums
+    from freshet_serving.models.joining.join_run import JoinStatus, ScoreSums
 
 TELL_TIMEOUT_S = 5.0
 SHOWN_WINDOWS = 12
@@ -67,20 +67,20 @@ def join(
         window, file_rows, follow,
     )  # fmt: skip
     console = Console()
-    teller = CalibrationTeller(AdminClient(admin, admin_token, TELL_TIMEOUT_S), console) if admin else None
+    teller = CalibrationReporter(AdminClient(admin, admin_token, TELL_TIMEOUT_S), console) if admin else None
     run = JoinRun(settings, tell=teller, note=lambda text: console.print(text, highlight=False, markup=False))
-    end_gently(run.stop)
+    stop_on_signal(run.stop)
     if metrics_port:
-        serve_metrics(JoinMetrics(lambda: run.model, run.standing), metrics_host, metrics_port)
+        serve_metrics(JoinMetrics(lambda: run.model, run.status), metrics_host, metrics_port)
     if follow and console.is_terminal:
-        with Live(console=console, get_renderable=lambda: line(run.standing(), time.time()), transient=True):
+        with Live(console=console, get_renderable=lambda: line(run.status(), time.time()), transient=True):
             run.run()
     else:
         run.run()
-    console.print(report(run.standing(), Path(out)), highlight=False)
+    console.print(report(run.status(), Path(out)), highlight=False)
 
 
-class CalibrationTeller:
+class CalibrationReporter:
     """Tells a server what came of the scores of its generations. One that does not answer is told of the next file's,
     and what it refuses of one generation holds up no other: a joined row is there whether anybody was told or not."""
 
@@ -105,38 +105,38 @@ class CalibrationTeller:
         self._trouble = trouble
 
 
-def line(standing: JoinStanding, unix_s: float) -> str:
+def line(status: JoinStatus, unix_s: float) -> str:
     """Where a join stands, in one line."""
-    counts = standing.counts
-    told = f"{counts.rows:,} rows, {counts.positives:,} positives, {counts.late:,} late, {standing.waiting:,} wait"
-    if math.isfinite(standing.outcomes_s):
-        told += f", {max(0.0, unix_s - standing.outcomes_s):,.0f} s behind"
-    return f"{told}; {standing.trouble}" if standing.trouble else told
+    counts = status.counts
+    told = f"{counts.rows:,} rows, {counts.positives:,} positives, {counts.late:,} late, {status.waiting:,} wait"
+    if math.isfinite(status.outcomes_s):
+        told += f", {max(0.0, unix_s - status.outcomes_s):,.0f} s behind"
+    return f"{told}; {status.trouble}" if status.trouble else told
 
 
-def report(standing: JoinStanding, out: Path) -> Table:
+def report(status: JoinStatus, out: Path) -> Table:
     """What has become of everything, and the newest windows."""
     from freshet_serving.models.joining.join_run import WINDOWS
     from freshet_serving.models.joining.join_windows import newest_lines
 
-    counts = standing.counts
+    counts = status.counts
     fates = {
         "late": counts.late,
         "too late": counts.too_late,
         "unmatched": counts.unmatched,
         "duplicates": counts.duplicates,
-        "not sound": standing.rejected,
+        "not sound": status.rejected,
         "ambiguous": counts.ambiguous,
         "repeated rows": counts.repeated,
         "retried rows": counts.retried,
         "disowned rows": counts.disowned,
         "lost rows": counts.lost,
-        "lost recordings": standing.lost_files,
-        "files set aside": standing.files_aside,
+        "lost recordings": status.lost_files,
+        "files set aside": status.files_aside,
     }
     told = ", ".join(f"{count:,} {name}" for name, count in fates.items() if count)
     title = f"{counts.rows:,} rows, {counts.positives:,} positives in time" + (f", {told}" if told else "")
-    title += f"; {standing.waiting:,} rows wait, {standing.held:,} outcomes wait for a row"
+    title += f"; {status.waiting:,} rows wait, {status.held:,} outcomes wait for a row"
     table = Table(title=title, box=None, pad_edge=False, title_justify="left")
     for name in ("window", "rows", "positives", "late", "unmatched", "mean score", "mean label", "calibration"):
         table.add_column(name, justify="left" if name == "window" else "right")

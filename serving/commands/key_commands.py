@@ -48,10 +48,10 @@ def keys_resign(
     version: Annotated[int | None, typer.Option(help="A version; all of them when left out.")] = None,
 ) -> None:
     """Signs versions anew by --key, and vouches for every record that they have: digests stay, servers go on."""
-    from freshet_serving.processor.chain.resigning import resign
     from freshet_serving.processor.errors import BadInput
-    from freshet_serving.processor.mirror.repositories import open_repository
-    from freshet_serving.processor.package.keyring import Keyring
+    from freshet_serving.processor.repository.keyring import Keyring
+    from freshet_serving.processor.repository.log.re_signing import re_sign
+    from freshet_serving.processor.repository.mirror.repositories import open_repository
 
     if not key:
         raise BadInput("key: --key or FRESHET_KEY wanted")
@@ -61,10 +61,10 @@ def keys_resign(
     if not numbers:
         store.version(model)
     for number in numbers:
-        made = resign(store, model, number, unsigned)
+        made = re_sign(store, model, number, unsigned)
         upto = f", and vouches for {made.vouched.number} records" if made.vouched else ""
         print(f"{model} {number}: signed by key {made.key}, edition {made.edition}{upto}")
-    store.resign_kept(model, unsigned)
+    store.re_sign_kept(model, unsigned)
 
 
 @keys_app.command("accept")
@@ -80,7 +80,7 @@ def keys_accept(
     """Has a server that refuses an older state of a model take it: forgets what was trusted. Restart it, or load the
     version, then."""
     from freshet_serving.processor.errors import BadInput
-    from freshet_serving.processor.package.trust_memory import TrustMemory, default_memory
+    from freshet_serving.processor.repository.trust_memory import TrustMemory, default_memory
 
     if not (repository or trust_memory):
         raise BadInput("trust_memory: --trust-memory or --repository wanted, as the server has it")

@@ -35,9 +35,9 @@ def prune(
     Never a version, never a record; safe beside servers and trainers that are running. Not for models whose tables are
     in a row store: their servers start from all deltas.
     """
-    from freshet_serving.processor.chain.ledger import Ledger
-    from freshet_serving.processor.chain.pruning import needless, unfinished
-    from freshet_serving.processor.mirror.repositories import open_repository
+    from freshet_serving.processor.repository.log.change_log import ChangeLog
+    from freshet_serving.processor.repository.log.pruning import prunable, unfinished
+    from freshet_serving.processor.repository.mirror.repositories import open_repository
 
     store, now_s = open_repository(repository), time.time()
     if model is not None:
@@ -48,9 +48,9 @@ def prune(
         for number in store.versions(name):
             files = store.version(name, number)
             # As it is on disk: nothing is adopted here, so that --dry-run writes nothing.
-            ledger = Ledger(files)
-            ledger.look()
-            found += needless(files.place, ledger.history, keep, now_s)
+            change_log = ChangeLog(files)
+            change_log.look()
+            found += prunable(files.storage, change_log.history, keep, now_s)
         for one in found:
             shown = Path(one.path).relative_to(store.root).as_posix()
             print(f"{shown}: {one.why}, {one.nbytes:,} bytes")

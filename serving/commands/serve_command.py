@@ -12,11 +12,11 @@ from rich.markup import escape
 
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.extras import DISTRIBUTION
-from freshet_serving.processor.mirror.repositories import open_repository
 from freshet_serving.processor.options import default_of
-from freshet_serving.serving.last_resort import LastResort
+from freshet_serving.processor.repository.mirror.repositories import open_repository
 from freshet_serving.serving.serve_config import KINDS, OPTIONS, load_config, parsed, split_names
-from freshet_serving.serving.telemetry.logs import last_words, log_to_stderr
+from freshet_serving.serving.shutdown_watchdog import ShutdownWatchdog
+from freshet_serving.serving.telemetry.logs import enable_faulthandler, log_to_stderr
 
 END_S = 10.0
 """Beyond draining and answering, an orderly end takes no longer."""
@@ -36,19 +36,21 @@ def serve(config: str | None, **options: Any) -> None:
     with contextlib.suppress(NotReady):
         open_repository(settings.repository, settings.mirror, serving=True).check_models(settings.models)
     log_to_stderr(settings.log_level, settings.log_format)
-    last_words()
+    enable_faulthandler()
     from freshet_serving.serving.process_layout import Layout
-    from freshet_serving.serving.workers.nursery import Nursery
+    from freshet_serving.serving.workers.fork_server import ForkServer
 
     layout = Layout.here(settings)
-    resort = LastResort(settings.drain_s + settings.shutdown_timeout_s + END_S)
-    with contextlib.closing(Nursery()) as nursery:
+    resort = ShutdownWatchdog(settings.drain_s + settings.shutdown_timeout_s + END_S)
+    with contextlib.closing(ForkServer()) as fork_server:
         if layout.workers > 1:
             # It imports what workers need while this process imports what the server needs.
-            nursery.start()
+            fork_server.start()
         from freshet_serving.serving.server import Server
 
-        code = Server(settings, version=package_version(), layout=layout, nursery=nursery, last_resort=resort).run()
+        code = Server(
+            settings, version=package_version(), layout=layout, fork_server=fork_server, shutdown_watchdog=resort
+        ).run()
     resort.ended()
     raise typer.Exit(code)
 

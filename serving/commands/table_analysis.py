@@ -9,23 +9,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from freshet_serving.compiler.progress import Reporter, bars, output
+from freshet_serving.compiler.progress import Reporter, output, progress_bars
 from freshet_serving.models.analysis.analysis_page import SAVING_HEADS, SUMMARY_HEADS, page, saving_cells, summary_cells
 from freshet_serving.models.analysis.changed_rows import ChangedRows, changed_rows
 from freshet_serving.models.analysis.row_layers import RowLayers
 from freshet_serving.models.analysis.table_summary import TableSummary, summarise
-from freshet_serving.models.training.checkpoint import Mapped, mapped
-from freshet_serving.processor.chain.contents import Contents
-from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.models.training.checkpoint import MappedCheckpoint, map_newest
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.mirror.repositories import open_repository
 from freshet_serving.processor.package.atomic import atomic_file
 from freshet_serving.processor.package.manifest import TableEntry
-from freshet_serving.processor.package.repository import Repository
 from freshet_serving.processor.package.rowtypes import ROW_TYPES
 from freshet_serving.processor.package.transforms import HASHES
-from freshet_serving.processor.package.version import table_file
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import VersionContents
+from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version import table_file
 
 CHECKPOINTS = ".checkpoints"
 SHOWN_MOVED = 5
@@ -48,7 +48,7 @@ def inspect_tables(root: str, model: str, generation: str, since: str, html: Pat
     if html is not None and html.is_dir():
         raise BadInput("--html: a file to write wanted, got a folder")
     console = output()
-    with bars(console) as reporter:
+    with progress_bars(console) as reporter:
         found = analyse_tables(root, model, generation, since, reporter)
     _print(console, found)
     if html is not None:
@@ -94,21 +94,21 @@ def analyse_tables(root: str, model: str, generation: str, since: str, reporter:
     return TableAnalysis(f"{model} {here}", notes, summaries, changes)
 
 
-def _contents(repository: Repository, model: str, wanted: Generation | None) -> Contents:
+def _contents(repository: Repository, model: str, wanted: Generation | None) -> VersionContents:
     version = repository.version(model, wanted.version if wanted else None)
-    ledger = Ledger.of(version)
-    link = ledger.history.head
+    change_log = ChangeLog.of(version)
+    link = change_log.history.head
     if wanted is not None:
-        if wanted.step < ledger.history.base.step:
-            ledger.reach_back()
-        found = ledger.history.on_line(wanted.step)
+        if wanted.step < change_log.history.base.step:
+            change_log.reach_back()
+        found = change_log.history.on_line(wanted.step)
         if found is None:
             raise NotFound(f"generation {wanted}: not one of {model!r}, whose newest is {wanted.version}.{link.step}")
         link = found
-    return Contents(version, ledger, link)
+    return VersionContents(version, change_log, link)
 
 
-def _older(repository: Repository, model: str, here: Generation, since: str) -> Contents | None:
+def _older(repository: Repository, model: str, here: Generation, since: str) -> VersionContents | None:
     if since:
         return _contents(repository, model, Generation.parse(since))
     if here.step:
@@ -116,17 +116,19 @@ def _older(repository: Repository, model: str, here: Generation, since: str) -> 
     before = [number for number in repository.versions(model) if number < here.version]
     if not before:
         return None
-    ledger = Ledger.of(repository.version(model, before[-1]))
-    return _contents(repository, model, Generation(before[-1], ledger.history.head.step))
+    change_log = ChangeLog.of(repository.version(model, before[-1]))
+    return _contents(repository, model, Generation(before[-1], change_log.history.head.step))
 
 
-def _checkpoint(root: Path, model: str, version: int) -> Mapped | None:
+def _checkpoint(root: Path, model: str, version: int) -> MappedCheckpoint | None:
     """The trainer's newest, where it lies in the repository and is of this version."""
-    found = mapped(root / CHECKPOINTS / model)
+    found = map_newest(root / CHECKPOINTS / model)
     return found if found is not None and found.state.version == version else None
 
 
-def _weigh(summary: TableSummary, entry: TableEntry, contents: Contents, checkpoint: Mapped | None) -> None:
+def _weigh(
+    summary: TableSummary, entry: TableEntry, contents: VersionContents, checkpoint: MappedCheckpoint | None
+) -> None:
     file = table_file(entry.name)
     summary.file_nbytes = contents.base.manifest.files[file].nbytes
     kind = ROW_TYPES[entry.dtype]
@@ -136,7 +138,7 @@ def _weigh(summary: TableSummary, entry: TableEntry, contents: Contents, checkpo
     summary.slots_nbytes = summary.rows * (checkpoint.slots_nbytes(entry.name) if checkpoint else 0)
 
 
-def _of(checkpoint: Mapped | None) -> str:
+def _of(checkpoint: MappedCheckpoint | None) -> str:
     if checkpoint is None:
         return "no checkpoint of it: frequencies as the version was published with them, ages are not known"
     state = checkpoint.state

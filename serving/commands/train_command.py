@@ -11,12 +11,12 @@ import typer
 from rich.console import Console, Group
 from rich.table import Table
 
-from freshet_serving.compiler.progress import bars, output
-from freshet_serving.serving.commands.orderly_end import end_at_once, end_gently
+from freshet_serving.compiler.progress import output, progress_bars
+from freshet_serving.serving.commands.shutdown_signals import exit_on_sigterm, stop_on_signal
 
 if TYPE_CHECKING:
-    from freshet_serving.models.config.train_config import Beginning
-    from freshet_serving.models.pipeline.step_profile import Spent
+    from freshet_serving.models.config.train_config import StartOptions
+    from freshet_serving.models.pipeline.step_profile import StageTime
 
 bench_app = typer.Typer(help="The benchmark's model and its deltas, without training.", no_args_is_help=True)
 
@@ -54,17 +54,17 @@ def train(
     ] = None,
 ) -> None:
     """Trains a model on your own table, publishes a version, then deltas. Run again after a kill to go on."""
-    from freshet_serving.models.config.train_config import Beginning
+    from freshet_serving.models.config.train_config import StartOptions
     from freshet_serving.models.parallel.mpi_run import refuse_processes, started_by_mpi, take_part
 
     refuse_processes(processes)
-    beginning = Beginning(replay, new_version, from_scratch)
+    start_options = StartOptions(replay, new_version, from_scratch)
     changes = [*(overrides or ()), *(["data.follow=true"] if follow else ())]
     # "package.module:function" in model.arch may lie beside the configuration.
     sys.path.insert(0, str(config.resolve().parent))
 
     def run(make_trainer: Callable[..., Any] | None) -> None:
-        _train(config, changes, beginning, profile, make_trainer, (metrics_host, metrics_port))
+        _train(config, changes, start_options, profile, make_trainer, (metrics_host, metrics_port))
 
     if started_by_mpi():
         take_part(run)
@@ -79,7 +79,7 @@ def train(
 def _train(
     config: Path,
     overrides: Sequence[str],
-    beginning: Beginning,
+    start_options: StartOptions,
     profile: bool,
     make_trainer: Callable[..., Any] | None,
     metrics: tuple[str, int],
@@ -87,28 +87,28 @@ def _train(
     """metrics: host and port that they are answered on; port 0: on none."""
     from freshet_serving.models.config.train_config import load_config
     from freshet_serving.models.runs.live_view import LiveView, live_view
-    from freshet_serving.models.runs.run_lock import only_trainer
+    from freshet_serving.models.runs.run_lock import trainer_lock
     from freshet_serving.models.runs.train_metrics import TrainMetrics, serve_metrics
     from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows
 
     settings = load_config(config, overrides)
-    end_at_once()
-    source = open_rows(settings, checkpoint_folder(settings), beginning.from_scratch)
+    exit_on_sigterm()
+    source = open_rows(settings, checkpoint_folder(settings), start_options.from_scratch)
     # Only now: TensorFlow takes seconds to import, and mistakes in the file or the data should not have to wait.
     from freshet_serving.models.training.loop import TrainingRun
 
     console = Console()
-    view = live_view(console) if settings.data.follow else bars(console)
-    with only_trainer(checkpoint_folder(settings), settings.model.name), view as reporter:
-        run = TrainingRun(settings, source, reporter=reporter, beginning=beginning, make_trainer=make_trainer)
+    view = live_view(console) if settings.data.follow else progress_bars(console)
+    with trainer_lock(checkpoint_folder(settings), settings.model.name), view as reporter:
+        run = TrainingRun(settings, source, reporter=reporter, start_options=start_options, make_trainer=make_trainer)
         if isinstance(reporter, LiveView):
-            reporter.standing = run.standing
-            end_gently(run.stop)
+            reporter.status = run.status
+            stop_on_signal(run.stop)
         if metrics[1]:
-            serve_metrics(TrainMetrics(settings.model.name, run.standing), *metrics)
+            serve_metrics(TrainMetrics(settings.model.name, run.status), *metrics)
         summary = run.run()
-    if profile and summary.spent["step"].times:
-        output().print(_profile(summary.spent))
+    if profile and summary.stage_times["step"].times:
+        output().print(_profile(summary.stage_times))
     if summary.report is not None:
         console.print(f"report: {summary.report}", highlight=False, markup=False, soft_wrap=True)
     console.print(
@@ -119,21 +119,21 @@ def _train(
     )
 
 
-def _profile(spent: Mapping[str, Spent]) -> Group:
+def _profile(stage_times: Mapping[str, StageTime]) -> Group:
     from freshet_serving.models.pipeline.step_profile import AHEAD, overlap
     from freshet_serving.processor.cores import available
 
-    steps, cores = spent["step"].times, len(available())
+    steps, cores = stage_times["step"].times, len(available())
     table = Table(box=None, pad_edge=False)
     for name in ("stage", "ms a step", "processor ms a step", "of all"):
         table.add_column(name, justify="left" if name == "stage" else "right")
     table.add_column("")
-    whole_s = sum(one.cpu_s for one in spent.values())
-    for name, one in spent.items():
+    whole_s = sum(one.cpu_s for one in stage_times.values())
+    for name, one in stage_times.items():
         share = one.cpu_s / whole_s
         clock = "ahead" if name in AHEAD else f"{one.wall_s / steps * 1e3:.3f}"
         table.add_row(name, clock, f"{one.cpu_s / steps * 1e3:.3f}", f"{share:.0%}", "█" * round(40 * share))
-    told = f"{overlap(spent, cores):.2f} times as long as with all of {cores} cores at work all the time"
+    told = f"{overlap(stage_times, cores):.2f} times as long as with all of {cores} cores at work all the time"
     return Group(table, told)
 
 
@@ -163,7 +163,7 @@ def bench_deltas(
     from freshet_serving.models.bench import write_deltas
 
     console = Console()
-    with bars(console) as reporter:
+    with progress_bars(console) as reporter:
         reporter.begin("writing deltas", count)
         for _ in write_deltas(repository, rows, count, out):
             reporter.advance(1)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from freshet_serving.compiler.progress import bars
+from freshet_serving.compiler.progress import progress_bars
 from freshet_serving.processor.generation import Generation
 from freshet_serving.serving.commands.completion import models
 
@@ -32,6 +32,6 @@ def vectors(
     wanted = Generation.parse(generation) if generation is not None else None
     data = DataConfig(items, format_of(items), ())
     console = Console(highlight=False)
-    with bars(console) as reporter, GenerationScorer(repository, model, wanted) as scorer:
+    with progress_bars(console) as reporter, GenerationScorer(repository, model, wanted) as scorer:
         written = write_vectors(scorer, data, output, id_name, out, reporter)
         console.print(f"{output} of {written:,} items by {model} {scorer.generation} in {out}", soft_wrap=True)

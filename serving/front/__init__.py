@@ -2,10 +2,10 @@
 
 queries        servables and admission, in the words that clients of each protocol know
 exchange       one prediction, from its headers to its encoded reply
-submitter      where the ports of one event loop submit requests
-offloading     what would hold the event loop up, on threads of its own: long requests, versions with a stage
-holdings       what clients may hold of a process: bytes of bodies, connections
-wakeups        replies from session threads to the event loop
+dispatcher     where the ports of one event loop submit requests
+offload_executor  what would hold the event loop up, on threads of its own: long requests, versions with a stage
+resource_limits  what clients may hold of a process: bytes of bodies, connections
+completion_queue  replies from session threads to the event loop
 catalog        what clients ask about the server and its models
 model_control  what clients ask of the whole server: statistics, loading, unloading
 shared_memory  regions of system shared memory that clients have registered
@@ -16,11 +16,11 @@ backlog        what waits in a listener's queue at its end
 __all__ = [
     "backlog",
     "catalog",
+    "dispatcher",
     "example_text",
     "exchange",
-    "holdings",
     "model_control",
     "queries",
+    "resource_limits",
     "shared_memory",
-    "submitter",
 ]

@@ -3,7 +3,7 @@
 A listening socket that is closed resets the connections in its queue, and those whose handshake is under way. Their
 clients have been told that they are connected, and may have sent a request. So the end of a listener is:
 
-1. refuse_newcomers(): the kernel drops every SYN that comes to it. Who asks now asks again a second later, as TCP
+1. refuse_new_connections(): the kernel drops every SYN that comes to it. Who asks now asks again a second later, as TCP
    does, and is refused then: nobody listens any more.
 2. What is queued is accepted and served, and so is what the handshakes under way bring within HANDSHAKE_S.
 3. The listener is closed.
@@ -28,7 +28,7 @@ SO_ATTACH_FILTER = 26
 NO_NEWCOMERS = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
 
 
-def refuse_newcomers(listener: socket.socket) -> None:
+def refuse_new_connections(listener: socket.socket) -> None:
     """Has the kernel drop whoever wants to connect from now on; elsewhere than on Linux it does nothing."""
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in NO_NEWCOMERS))
     with contextlib.suppress(OSError):

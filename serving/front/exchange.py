@@ -4,9 +4,9 @@ A port makes an Exchange of its own kind, whose read() is the port's codec, and 
 event loop:
 
     Exchange()  the request is there: its clock starts, and the Tracer says whether it is traced
-    admit()     what is to answer it is found; most of an overload is refused here, before a byte is read
+    select_replica()     what is to answer it is found; most of an overload is refused here, before a byte is read
     submit()    it is read, and submitted to the processor: at once, or on another thread where that would hold up the
-                loop, because it is long or because its version has a stage (serving.front.offloading)
+                loop, because it is long or because its version has a stage (serving.front.offload_executor)
     finish()    the Submitter has given its result: over HTTP in the Submitter's callback, over gRPC in the waiting
                 coroutine
     end()       its reply is encoded, or its error known, and about to be written
@@ -20,8 +20,8 @@ What is counted for a request, and where:
     traced                              Trace: its model (admit), parsed (submit), computed (finish), ended (end)
 
 Beside it the ports count every request of whatever kind that they answer (Counts.observe, access log), and a tap of
-the predictor records (serving.telemetry.recorder). The prediction of a client that has left is finished over HTTP like
-any other; over gRPC its coroutine is cancelled, and finishes nothing.
+the predictor records (serving.telemetry.request_recorder). The prediction of a client that has left is finished over
+HTTP like any other; over gRPC its coroutine is cancelled, and finishes nothing.
 
 Costs: one object a request and its bound method for the Submitter, no task, no closure; what a body was read from is
 not kept until the reply.
@@ -44,9 +44,9 @@ from freshet_serving.processor.sessions.request import Done
 from freshet_serving.serving.codecs.tensor_types import as_declared
 from freshet_serving.serving.codecs.wire import Headers
 from freshet_serving.serving.front import queries
-from freshet_serving.serving.front.offloading import Finish
-from freshet_serving.serving.front.submitter import Submitter
-from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.front.dispatcher import Dispatcher
+from freshet_serving.serving.front.offload_executor import Finish
+from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.request_headers import STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
 from freshet_serving.serving.telemetry.metrics import PortMetrics
@@ -56,23 +56,23 @@ OK = 200
 # What is read on the loop: a few hundred microseconds of JSON, as every other request waits for.
 MAX_AT_ONCE_NBYTES = FREE_NBYTES
 
-Read = tuple[Mapping[str, Column], float | None]
+DecodedRequest = tuple[Mapping[str, Column], float | None]
 """A request's inputs, and the timeout in seconds that it names itself."""
 
 
-class Exchanges:
+class ServingContext:
     """What the exchanges of one event loop share, over all of its ports."""
 
     def __init__(
         self,
-        lifecycle: Availability[queries.Answering],
+        lifecycle: Availability[queries.PredictionEngine],
         metrics: PortMetrics,
-        options: FrontOptions,
+        options: FrontendOptions,
         tracer: Tracer | None = None,
     ) -> None:
         """tracer: where requests are traced; None for nowhere."""
         self.lifecycle, self.metrics, self.options = lifecycle, metrics, options
-        self.submitter, self.tracer = Submitter(), tracer
+        self.dispatcher, self.tracer = Dispatcher(), tracer
         self.default_timeout_s = options.default_timeout_s
         # Exchanges so far.
         self.begun = 0
@@ -86,7 +86,7 @@ class Exchange(ABC):
         "began_s", "headers", "limits", "shared", "trace",
     )  # fmt: skip
 
-    def __init__(self, shared: Exchanges, protocol: str, headers: Headers) -> None:
+    def __init__(self, shared: ServingContext, protocol: str, headers: Headers) -> None:
         """The request is there. protocol: its name in metrics."""
         self.shared, self._protocol, self.headers = shared, protocol, headers
         self.trace = None if shared.tracer is None else shared.tracer.begin(headers, protocol)
@@ -102,22 +102,24 @@ class Exchange(ABC):
         return bool(manifest.transforms) or any(i.dtype == "string" for i in manifest.inputs)
 
     @abstractmethod
-    def read(self, source: Any, manifest: Manifest) -> Read:
+    def read(self, source: Any, manifest: Manifest) -> DecodedRequest:
         """The request as the manifest describes it, within self.limits; raises FreshetError. source: what submit() was
         given. Called by another thread for what is weighed above 0."""
 
-    def weigh(self, source: Any) -> int:
+    def offload_nbytes(self, source: Any) -> int:
         """Bytes that wait with the request if reading it is to be done elsewhere, 0 where it is not; raises
         FreshetError. source: see read()."""
         return 0
 
-    def patience_s(self, own_s: float | None, waited_s: float = 0.0) -> float | None:
+    def remaining_s(self, own_s: float | None, waited_s: float = 0.0) -> float | None:
         """Seconds that the request may still take; None for any time. own_s: the timeout that it names itself.
         waited_s: since it was there."""
         timeout_s = self.shared.default_timeout_s if own_s is None else own_s
         return None if timeout_s is None else timeout_s - waited_s - self._unread_s
 
-    def admit(self, who: queries.Who, servable: bool, timeout_s: float | None, unread_s: float = 0.0) -> Manifest:
+    def select_replica(
+        self, who: queries.ModelSpec, servable: bool, timeout_s: float | None, unread_s: float = 0.0
+    ) -> Manifest:
         """Find what is to answer, and refuse what would be answered too late.
 
         Args:
@@ -143,9 +145,9 @@ class Exchange(ABC):
                 raise Expired("deadline: it had passed when the request was read")
         key = self.headers.get(STICKY_KEY)
         if servable:
-            replica = queries.admit_servable(processor, who, timeout_s, key, unread_s)
+            replica = queries.select_servable(processor, who, timeout_s, key, unread_s)
         else:
-            replica = processor.admit(who.model, who.version, who.label, timeout_s, key, unread_s)
+            replica = processor.select_replica(who.model, who.version, who.label, timeout_s, key, unread_s)
         self._who, self._key, self._replica = who, key, replica
         self.limits = processor.limits(who.model)
         manifest: Manifest = replica.manifest
@@ -158,10 +160,10 @@ class Exchange(ABC):
         which is counted then."""
         shared = self.shared
         try:
-            nbytes = self.weigh(source)
-            deliver = shared.submitter.deliver(self._processor, done)
+            nbytes = self.offload_nbytes(source)
+            deliver = shared.dispatcher.deliver(self._processor, done)
             if nbytes or self._replica.manifest.stage is not None:
-                shared.submitter.offload(partial(self._enter_late, source, deliver), nbytes, done)
+                shared.dispatcher.offload(partial(self._enter_late, source, deliver), nbytes, done)
                 return
             self._enter(source, deliver)
         except FreshetError as error:
@@ -171,8 +173,8 @@ class Exchange(ABC):
 
     def _enter_late(self, source: Any, deliver: Done, waited_s: float) -> None:
         """Reads and submits, on another thread, what has waited for it."""
-        patience_s = self.patience_s(self._announced_s, waited_s)
-        if patience_s is not None and patience_s <= 0:
+        remaining_s = self.remaining_s(self._announced_s, waited_s)
+        if remaining_s is not None and remaining_s <= 0:
             raise Expired("deadline: passed while the request waited to be read")
         self._enter(source, deliver, waited_s)
 
@@ -180,7 +182,7 @@ class Exchange(ABC):
         """Reads and submits. waited_s: None on the loop."""
         who, headers, replica = self._who, self.headers, self._replica
         inputs, own_s = self.read(source, replica.manifest)
-        timeout_s = self.patience_s(own_s, waited_s or 0.0)
+        timeout_s = self.remaining_s(own_s, waited_s or 0.0)
         request = PredictRequest(
             who.model, inputs, who.version, who.label, timeout_s, caller_of(headers), self._key,
             request_id_of(headers),
@@ -200,11 +202,11 @@ class Exchange(ABC):
         """Counts what came of it; a reply is about to be encoded."""
         shared, now_s = self.shared, time.perf_counter()
         if isinstance(result, FreshetError):
-            shared.submitter.served.failed(self._who.model, self._replica.manifest.version, now_s - self.began_s)
+            shared.dispatcher.served.failed(self._who.model, self._replica.manifest.version, now_s - self.began_s)
             return
         rows = len(next(iter(result.outputs.values())))
         shared.metrics.predicted(result.model, rows)
-        shared.submitter.served.succeeded(
+        shared.dispatcher.served.succeeded(
             result.model, result.generation.version, rows, now_s - self.began_s, result.timing
         )
         self._encoding_s = now_s

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.policy import VersionPolicy
 from freshet_serving.processor.versions.routes import AVAILABLE
@@ -34,18 +34,18 @@ MAX_MODELS = 1024
 MAX_LATEST = 999_999
 
 Document = dict[str, Any]
-Act = Callable[[str, Document], Document]
+ControlHandler = Callable[[str, Document], Document]
 """(operation, its arguments) -> what came of it, all as JSON holds it; blocks. Raises FreshetError."""
 
 
-class Gate:
+class ModelControlAuthorizer:
     """The gate of model control: whether a client of a data port may change what is served."""
 
     def __init__(self, mode: str = "none", token: str = "") -> None:
         self.open = mode == EXPLICIT
         self._token = token.encode()
 
-    def check(self, authorization: bytes | None) -> None:
+    def authorize(self, authorization: bytes | None) -> None:
         """authorization: of the request's headers. Raises Forbidden, Unauthenticated."""
         if not self.open:
             raise Forbidden("model control: turned off on this port; --model-control explicit turns it on")
@@ -54,7 +54,7 @@ class Gate:
             raise Unauthenticated
 
 
-def nothing_to_control(operation: str, arguments: Document) -> Document:
+def no_model_control(operation: str, arguments: Document) -> Document:
     """The Act of a process without models to load."""
     raise Forbidden(f"{operation}: not served here")
 

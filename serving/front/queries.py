@@ -19,13 +19,13 @@ from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import AVAILABLE, VersionStatus
 from freshet_serving.serving.codecs.wire import show
 from freshet_serving.serving.front import catalog
-from freshet_serving.serving.front.model_control import Gate
+from freshet_serving.serving.front.model_control import ModelControlAuthorizer
 from freshet_serving.serving.front.shared_memory import Regions
 
 T = TypeVar("T")
 
 
-class Answering(Protocol):
+class PredictionEngine(Protocol):
     """A processor as the data ports ask it: a Processor, or a worker's predictor."""
 
     @property
@@ -49,7 +49,7 @@ class Answering(Protocol):
 
     def limits(self, model: str) -> RequestLimits: ...
 
-    def admit(
+    def select_replica(
         self,
         model: str,
         version: int | None,
@@ -61,12 +61,12 @@ class Answering(Protocol):
 
     def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None: ...
 
-    def attach(self, wake: Wake, post: Post) -> bool: ...
+    def set_owner(self, wake: Wake, post: Post) -> bool: ...
 
     def run_once(self) -> None: ...
 
 
-class Who(Protocol):
+class ModelSpec(Protocol):
     """The model, and its version or label, that a request asks for."""
 
     @property
@@ -79,7 +79,7 @@ class Who(Protocol):
     def label(self) -> str | None: ...
 
 
-def servable(who: Who, find: Callable[..., T], *more: Any) -> T:
+def servable(who: ModelSpec, find: Callable[..., T], *more: Any) -> T:
     """The result of find(model, version, label, *more) for TensorFlow Serving's clients; raises NotFound or BadInput in
     their words."""
     try:
@@ -95,32 +95,36 @@ def servable(who: Who, find: Callable[..., T], *more: Any) -> T:
         raise _no_servable(who, int(who.label) or None, error) from None
 
 
-def _no_servable(who: Who, version: int | None, error: NotFound) -> NotFound:
+def _no_servable(who: ModelSpec, version: int | None, error: NotFound) -> NotFound:
     model = who.model[:64]
     which = f"Latest({model})" if version is None else f"Specific({model}, {version})"
     return NotFound(f"Servable not found for request: {which}{_instead(who, error)}")
 
 
-def _instead(who: Who, error: NotFound) -> str:
+def _instead(who: ModelSpec, error: NotFound) -> str:
     """What there is instead of a model, version or label that there is not."""
     if isinstance(error, UnknownModel):
         return f"; the repository holds {error.known}"
     return f"; {who.model[:64]} has {error.known}" if isinstance(error, UnknownVersion) and error.known else ""
 
 
-def admit_servable(
-    processor: Answering, who: Who, timeout_s: float | None, key: bytes | None = None, waited_s: float = 0.0
+def select_servable(
+    processor: PredictionEngine,
+    who: ModelSpec,
+    timeout_s: float | None,
+    key: bytes | None = None,
+    waited_s: float = 0.0,
 ) -> Replica:
-    """See Predictor.admit, for TensorFlow Serving's clients."""
-    return servable(who, processor.admit, timeout_s, key, waited_s)
+    """See Predictor.select_replica, for TensorFlow Serving's clients."""
+    return servable(who, processor.select_replica, timeout_s, key, waited_s)
 
 
-def servable_manifest(processor: Answering, who: Who) -> tuple[Manifest, Generation]:
+def servable_manifest(processor: PredictionEngine, who: ModelSpec) -> tuple[Manifest, Generation]:
     """See Predictor.manifest, for TensorFlow Serving's clients."""
     return servable(who, processor.manifest)
 
 
-def servable_status(processor: Answering, who: Who) -> list[VersionStatus]:
+def servable_status(processor: PredictionEngine, who: ModelSpec) -> list[VersionStatus]:
     """The status of the versions asked for; raises NotFound, BadInput."""
     try:
         known = processor.status(who.model)
@@ -133,17 +137,17 @@ def servable_status(processor: Answering, who: Who) -> list[VersionStatus]:
     return versions
 
 
-def model_metadata(processor: Answering, model: str, version: int | None) -> tuple[dict[str, Any], Generation]:
+def model_metadata(processor: PredictionEngine, model: str, version: int | None) -> tuple[dict[str, Any], Generation]:
     """KServe's metadata, and what would answer; raises NotFound, NotReady."""
     manifest, generation = processor.manifest(model, version)
     versions = [s.version for s in processor.status(model) if s.state == AVAILABLE]
     return catalog.model_metadata(manifest, model, versions), generation
 
 
-def extensions(gate: Gate, regions: Regions | None) -> list[str]:
+def extensions(authorizer: ModelControlAuthorizer, regions: Regions | None) -> list[str]:
     """KServe's extensions that this server serves as it was started."""
     named = [*catalog.EXTENSIONS]
-    if gate.open:
+    if authorizer.open:
         named.append(catalog.MODEL_CONTROL)
     if regions is not None:
         named.append(catalog.SHARED_MEMORY)

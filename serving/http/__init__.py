@@ -5,9 +5,9 @@ connection    one connection: bytes become requests, within bounds
 http_head     the head of a request
 chunked_body  a body in chunks
 body_buffer   a body that comes in pieces, put together
-farewell      how connections end
+connection_draining  how connections end
 tls_transport  TLS under a connection
-patience      how long a connection is waited for
+deadline_timer  how long a connection is waited for
 protocol      predict requests below ASGI
 guarded_protocol  the same, where keys are asked for
 app           everything that the port answers, as one ASGI application
@@ -17,8 +17,18 @@ head_cache    heads of predict requests, known by their bytes
 asgi          reading and writing on the raw ASGI interface
 openapi       the routes for people and their tools
 pages         what a port says of itself to people
-sites         which requests a browser sends for another site's page
+origin_checks  which requests a browser sends for another site's page
 schemas       what the routes take and give
 """
 
-__all__ = ["app", "asgi", "connection", "farewell", "guarded_protocol", "pages", "port", "protocol", "sites"]
+__all__ = [
+    "app",
+    "asgi",
+    "connection",
+    "connection_draining",
+    "guarded_protocol",
+    "origin_checks",
+    "pages",
+    "port",
+    "protocol",
+]

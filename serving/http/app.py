@@ -2,10 +2,10 @@
 
 Life of a predict request: path -> manifest -> codec -> Processor.submit -> codec -> reply; serving.front.exchange says
 what is counted on the way. Everything but the prediction runs on the event loop; what is long, compressed or not, and
-requests of a version with a stage are read and submitted elsewhere (serving.front.offloading). With inline compute the
-prediction runs there too: what a turn of the loop has read is computed at its end, batch by batch, the sockets getting
-their turn between two batches. Otherwise it runs on a session's thread, which hands the reply back through Wakeups. A
-client that leaves costs its own prediction and nothing else: sends to it are dropped below ASGI.
+requests of a version with a stage are read and submitted elsewhere (serving.front.offload_executor). With inline
+compute the prediction runs there too: what a turn of the loop has read is computed at its end, batch by batch, the
+sockets getting their turn between two batches. Otherwise it runs on a session's thread, which hands the reply back
+through Wakeups. A client that leaves costs its own prediction and nothing else: sends to it are dropped below ASGI.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from freshet_serving.serving.access.access_guard import Forbidden
 from freshet_serving.serving.codecs.wire import (
     CONTENT_ENCODING,
     Body,
-    Bound,
     Headers,
+    SizeLimit,
     deflate,
     dump_json,
     header_timeout_s,
@@ -37,11 +37,11 @@ from freshet_serving.serving.codecs.wire import (
     load_json,
 )
 from freshet_serving.serving.front import catalog, queries
-from freshet_serving.serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
-from freshet_serving.serving.front.holdings import BodyMemory
-from freshet_serving.serving.front.model_control import Act, Gate, nothing_to_control
+from freshet_serving.serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, DecodedRequest, Exchange, ServingContext
+from freshet_serving.serving.front.model_control import ControlHandler, ModelControlAuthorizer, no_model_control
+from freshet_serving.serving.front.resource_limits import BodyMemory
 from freshet_serving.serving.front.shared_memory import Regions
-from freshet_serving.serving.http import openapi, pages, sites
+from freshet_serving.serving.http import openapi, origin_checks, pages
 from freshet_serving.serving.http.asgi import (
     JSON_TYPE,
     Disconnected,
@@ -107,13 +107,13 @@ class HttpExchange(Exchange):
     options: Any
     whole: Body | None
 
-    def weigh(self, source: Body) -> int:
+    def offload_nbytes(self, source: Body) -> int:
         """See Exchange. source: the body as sent."""
         self.whole = whole = source
         if CONTENT_ENCODING in self.headers:
             try:
                 most = min(MAX_AT_ONCE_NBYTES, self.dialect.bound(self.headers, self.shared.options).nbytes)
-                self.whole = whole = inflate(source, self.headers, Bound(most))
+                self.whole = whole = inflate(source, self.headers, SizeLimit(most))
             except TooLarge:
                 self.whole = None
                 return len(source)
@@ -122,7 +122,7 @@ class HttpExchange(Exchange):
         looked_at = self.computes_inputs or self.dialect.parsed(len(whole), self.headers) > MAX_AT_ONCE_NBYTES
         return len(whole) if looked_at else 0
 
-    def read(self, source: Body, manifest: Manifest) -> Read:
+    def read(self, source: Body, manifest: Manifest) -> DecodedRequest:
         """See Exchange. source: the body as sent."""
         body = self.whole
         if body is None:
@@ -161,9 +161,9 @@ class DataApp:
 
     def __init__(
         self,
-        exchanges: Exchanges,
+        serving_context: ServingContext,
         *,
-        control: Act = nothing_to_control,
+        control: ControlHandler = no_model_control,
         regions: Regions | None = None,
         access: AccessLog | None = None,
         guarded: bool = False,
@@ -171,15 +171,15 @@ class DataApp:
         """exchanges: the event loop's. control: what clients may ask of the whole server. regions: shared memory, if it
         is served. access: where requests are logged; None for nowhere. guarded: a guard asks
         for keys before requests come here."""
-        options = exchanges.options
-        self.exchanges = exchanges
-        self._lifecycle, self.metrics = exchanges.lifecycle, exchanges.metrics
+        options = serving_context.options
+        self.serving_context = serving_context
+        self._lifecycle, self.metrics = serving_context.lifecycle, serving_context.metrics
         self._version = options.version
         self.limits: RequestLimits = options
         self.heads = HeadCache()
-        self.bodies = BodyMemory(max(options.max_bodies_bytes, options.max_body_bytes))
+        self.bodies = BodyMemory(max(options.max_inflight_body_bytes, options.max_body_bytes))
         self._control, self._regions = control, regions
-        self._gate = Gate(options.model_control, "" if guarded else options.admin_token)
+        self._authorizer = ModelControlAuthorizer(options.model_control, "" if guarded else options.admin_token)
         self.access = access
         self._gets: dict[str, Callable[[Route], Awaitable[Answer]]] = {
             "live": self._live,
@@ -265,27 +265,27 @@ class DataApp:
             FreshetError: The request cannot be submitted.
         """
         dialect = DIALECTS[route.action]
-        self.exchanges.submitter.catch_up()
-        exchange = HttpExchange(self.exchanges, dialect.protocol, headers)
+        self.serving_context.dispatcher.catch_up()
+        exchange = HttpExchange(self.serving_context, dialect.protocol, headers)
         exchange.dialect, exchange.regions, exchange.answered = dialect, self._regions, answered
         if exchange.trace is not None:
             exchange.trace.model = route.model
         try:
             timeout_s = header_timeout_s(headers)
-            timed = timeout_s is not None or self.exchanges.default_timeout_s is not None
-            exchange.admit(route, dialect.servable, timeout_s, unread_s() if timed else 0.0)
+            timed = timeout_s is not None or self.serving_context.default_timeout_s is not None
+            exchange.select_replica(route, dialect.servable, timeout_s, unread_s() if timed else 0.0)
             exchange.submit(body, exchange.computed)
         except FreshetError as error:
             exchange.end(error.http_status)
             raise
 
-    def foresee(self, route: Route, text: bytes) -> None:
+    def validate_prefix(self, route: Route, text: bytes) -> None:
         """Raises what is wrong with a request as far as its beginning tells; see Dialect."""
-        foresee = DIALECTS[route.action].foresee
-        if foresee is not None:
+        validate_prefix = DIALECTS[route.action].validate_prefix
+        if validate_prefix is not None:
             processor = self._lifecycle.processor()
             manifest, _ = processor.manifest(route.model, route.version)
-            foresee(text, manifest, processor.limits(route.model))
+            validate_prefix(text, manifest, processor.limits(route.model))
 
     async def _predict(self, route: Route, headers: Headers, receive: Receive) -> Answer:
         """The predict routes where the protocol below ASGI does not take them."""
@@ -302,14 +302,16 @@ class DataApp:
 
     async def _post(self, route: Route, headers: Headers, receive: Receive) -> Answer:
         """Routes that change something, or that KServe's clients post for."""
-        if route.action != "index" and sites.from_browser(headers):
+        if route.action != "index" and origin_checks.from_browser(headers):
             # No page but one on this very machine has a reason to.
-            refusal = sites.foreign(headers, changes=True) or sites.rebound(headers)
+            refusal = origin_checks.cross_site_refusal(headers, changes=True) or origin_checks.rebinding_refusal(
+                headers
+            )
             if refusal:
                 raise Forbidden(refusal)
         if route.action in ("load", "unload"):
-            self._gate.check(headers.get(b"authorization"))
-        bound = Bound(MAX_CONTROL_NBYTES)
+            self._authorizer.authorize(headers.get(b"authorization"))
+        bound = SizeLimit(MAX_CONTROL_NBYTES)
         body = bytes(inflate(await read_body(receive, headers, bound), headers, bound))
         return await self._posts[route.action](route, load_json(body) if body.strip() else {})
 
@@ -321,11 +323,11 @@ class DataApp:
 
     async def _ready(self, route: Route) -> Answer:
         if not self._lifecycle.ready:
-            raise NotReady(self._lifecycle.unready)
+            raise NotReady(self._lifecycle.unready_reason)
         return _json({"ready": True, **self._lifecycle.reasons})
 
     async def _server(self, route: Route) -> Answer:
-        return _json(catalog.server_metadata(self._version, queries.extensions(self._gate, self._regions)))
+        return _json(catalog.server_metadata(self._version, queries.extensions(self._authorizer, self._regions)))
 
     async def _scrape(self, route: Route) -> Answer:
         # In a thread of its own: formatting a few hundred series must not stand between two predictions.

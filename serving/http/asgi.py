@@ -10,7 +10,7 @@ import orjson
 
 from freshet_serving.processor.errors import BadInput, FreshetError, Overloaded, TooLarge
 from freshet_serving.serving.access.access_guard import Unauthenticated
-from freshet_serving.serving.codecs.wire import Bound, Headers, header_int
+from freshet_serving.serving.codecs.wire import Headers, SizeLimit, header_int
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -43,7 +43,7 @@ class WrongVerb(MethodNotAllowed):
     grpc_code = "INVALID_ARGUMENT"
 
 
-async def read_body(receive: Receive, headers: Headers, bound: Bound) -> bytes:
+async def read_body(receive: Receive, headers: Headers, bound: SizeLimit) -> bytes:
     """The whole body; raises TooLarge as soon as it is known to be, Disconnected when the client leaves."""
     declared = header_int(headers, b"content-length", MAX_LENGTH_HEADER)
     bound.check(declared or 0)

@@ -23,12 +23,12 @@ HUGE_NBYTES = 8 << 20
 class BodyBuffer:
     """The bytes that have come of one body."""
 
-    __slots__ = ("_nbytes", "_short", "_told_nbytes", "_whole")
+    __slots__ = ("_declared_nbytes", "_nbytes", "_short", "_whole")
 
-    def __init__(self, first: bytes | bytearray, told_nbytes: int | None) -> None:
-        """told_nbytes: all there will be, of a client who has said so."""
+    def __init__(self, first: bytes | bytearray, declared_nbytes: int | None) -> None:
+        """declared_nbytes: all there will be, of a client who has said so."""
         self._short: bytearray | None = bytearray(first)
-        self._nbytes, self._told_nbytes = len(first), told_nbytes
+        self._nbytes, self._declared_nbytes = len(first), declared_nbytes
         self._whole: mmap.mmap | None = None
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class BodyBuffer:
             if nbytes <= SHORT_NBYTES:
                 self._short += piece
                 return
-            most = max(nbytes, self._told_nbytes or GROWTH_NBYTES)
+            most = max(nbytes, self._declared_nbytes or GROWTH_NBYTES)
             self._whole = mmap.mmap(-1, most, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self._whole[:at], self._short = self._short, None
         whole = self._whole

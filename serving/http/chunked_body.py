@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from freshet_serving.serving.http.http_head import END, MAX_HEAD_NBYTES, Unacceptable, check_trailers
+from freshet_serving.serving.http.http_head import END, MAX_HEAD_NBYTES, HttpProtocolError, check_trailers
 
 CHUNKS_A_TURN = 256
 MAX_FRAMING_NBYTES = 256 << 10
@@ -59,7 +59,7 @@ class ChunkedBody:
             if self._left > 2 or len(unread) - at < 2:
                 break
             if unread[at : at + 2] != b"\r\n":
-                raise Unacceptable("chunk: CR LF wanted behind its data")
+                raise HttpProtocolError("chunk: CR LF wanted behind its data")
             at, self._left = at + 2, 0
         else:
             self.more = True
@@ -67,14 +67,14 @@ class ChunkedBody:
         if not self._left and not self._last:
             self._check_size_line(unread)
         if self._framing_nbytes > MAX_FRAMING_NBYTES + self._nbytes // 8:
-            raise Unacceptable("body: larger chunks wanted")
+            raise HttpProtocolError("body: larger chunks wanted")
         return self._last and self._take_trailers(unread)
 
     def _check_size_line(self, unread: bytearray) -> None:
         """Raises Unacceptable for what cannot become the line of a chunk's size."""
         line = unread[:MAX_SIZE_LINE_NBYTES]
         if not self.more and (b"\n" in line or len(line) == MAX_SIZE_LINE_NBYTES):
-            raise Unacceptable("chunk: its size in hexadecimal digits wanted, ended by CR LF")
+            raise HttpProtocolError("chunk: its size in hexadecimal digits wanted, ended by CR LF")
 
     def _take_trailers(self, unread: bytearray) -> bool:
         """Whether the end is there; takes it."""
@@ -84,7 +84,7 @@ class ChunkedBody:
         end = unread.find(END, self._searched)
         self._searched = max(0, len(unread) - len(END) + 1)
         if (end if end >= 0 else len(unread)) > MAX_HEAD_NBYTES:
-            raise Unacceptable(f"trailers: at most {MAX_HEAD_NBYTES} bytes wanted, got more", 431)
+            raise HttpProtocolError(f"trailers: at most {MAX_HEAD_NBYTES} bytes wanted, got more", 431)
         if end < 0:
             return False
         check_trailers(bytes(unread[: end + 2]))

@@ -12,13 +12,13 @@ Invariants
 - Where a message ends is decided here and nowhere else (serving.http.http_head, chunked_body). What is not a request
   is answered (4xx) and ends the connection: nothing behind it is read as another.
 - What has not become a request is bounded in bytes and in time; the clock of a body stands still while the application
-  does not take it. What a body holds is counted (serving.front.holdings) from its first byte to its answer.
+  does not take it. What a body holds is counted (serving.front.resource_limits) from its first byte to its answer.
 - A reply is written at most once, and only to a connection that is still there. How connections end, and which reply is
-  the last: serving.http.farewell.
+  the last: serving.http.connection_draining.
 - A client that closes its half is answered what it had sent whole.
 
-Costs: no task and no timer a request (serving.http.patience); each byte of a head is looked at a few times, however
-small the pieces it comes in.
+Costs: no task and no timer a request (serving.http.deadline_timer); each byte of a head is looked at a few times,
+however small the pieces it comes in.
 
 Refused: uvicorn's own protocol over llhttp, which stops at `Upgrade`, takes any number of pipelined requests, waits for
 ever for a head or a body, and resets the connections of clients that it refuses in the middle of a body. Its Server,
@@ -44,20 +44,20 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
 from freshet_serving.processor.errors import NO_MEMORY, FreshetError, NotReady, shortage
-from freshet_serving.serving.front.holdings import SPARE_NBYTES, BodyMemory
+from freshet_serving.serving.front.resource_limits import SPARE_NBYTES, BodyMemory
 from freshet_serving.serving.http.asgi import error_reply
 from freshet_serving.serving.http.chunked_body import ChunkedBody
-from freshet_serving.serving.http.farewell import CLOSE, LingeringTransport, unread
+from freshet_serving.serving.http.connection_draining import CLOSE, LingeringTransport, unread
+from freshet_serving.serving.http.deadline_timer import DeadlineTimer
 from freshet_serving.serving.http.http_head import (
     END,
     MAX_HEAD_NBYTES,
     STRAY,
+    HttpProtocolError,
     RequestHead,
-    Unacceptable,
     read_head,
     split_target,
 )
-from freshet_serving.serving.http.patience import Patience
 
 log = logging.getLogger("freshet.http")
 
@@ -102,16 +102,16 @@ class HttpConnection(asyncio.Protocol):
         self._body_nbytes = 0
         self._half_closed = self._advancing = False
         self._unsent_nbytes = math.inf
-        # See serving.http.farewell.Leaving.
-        self.leaving = False
+        # See serving.http.connection_draining.DrainableConnection.
+        self.draining = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # Its own protocols, uvicorn thinks.
         self.transport = cast(Any, LingeringTransport(cast(asyncio.Transport, transport)))
         self.flow = FlowControl(self.transport)
         self._server, self._client = get_local_addr(self.transport), get_remote_addr(self.transport)
-        self._patience = Patience(self.loop, self._expired)
-        self._patience.wait(KEEP_ALIVE_S)
+        self._deadline_timer = DeadlineTimer(self.loop, self._expired)
+        self._deadline_timer.wait(KEEP_ALIVE_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server_state.connections.discard(self)
@@ -120,7 +120,7 @@ class HttpConnection(asyncio.Protocol):
             cycle.disconnected = cycle.disconnected or not cycle.response_complete
             cycle.message_event.set()
         self.flow.resume_writing()
-        self._patience.end()
+        self._deadline_timer.end()
         if not self._busy or self._head is not None:
             self._forget_body()
         self._unread.clear()
@@ -158,11 +158,11 @@ class HttpConnection(asyncio.Protocol):
             self._go_on()
 
     def give_up(self) -> None:
-        """See serving.http.farewell.Leaving."""
+        """See serving.http.connection_draining.DrainableConnection."""
 
     @property
     def idle(self) -> bool:
-        """See serving.http.farewell.Leaving."""
+        """See serving.http.connection_draining.DrainableConnection."""
         return not self._busy and not self._unread
 
     def hurry(self, patience_s: float) -> None:
@@ -170,7 +170,7 @@ class HttpConnection(asyncio.Protocol):
         if self._head is None and self._busy:
             return
         allowed_s = BODY_S if self._head is not None else HEAD_S if self._unread else KEEP_ALIVE_S
-        if allowed_s - self._patience.left_s >= patience_s:
+        if allowed_s - self._deadline_timer.left_s >= patience_s:
             self._expired()
 
     def on_response_complete(self) -> None:
@@ -179,7 +179,7 @@ class HttpConnection(asyncio.Protocol):
         self._forget_body()
         if self.transport.is_closing():
             return
-        self._patience.wait(KEEP_ALIVE_S)
+        self._deadline_timer.wait(KEEP_ALIVE_S)
         if self._unread or self._half_closed or self.flow.read_paused or self.flow.write_paused:
             self._go_on()
         else:
@@ -198,7 +198,7 @@ class HttpConnection(asyncio.Protocol):
     def _keeps(self) -> bool:
         """Whether the connection goes on after the reply that is about to be written. Nobody wants the rest of a body
         whose request is answered before."""
-        return self._head is None and self._keep_alive and not (self.leaving and self._ends())
+        return self._head is None and self._keep_alive and not (self.draining and self._ends())
 
     def _ends(self) -> bool:
         """Whether nothing is behind the request in flight: of a connection that leaves, its reply is the last."""
@@ -251,12 +251,12 @@ class HttpConnection(asyncio.Protocol):
         del unread[: empty.end()]
         end = unread.find(END, self._searched)
         if (end if end >= 0 else len(unread)) > MAX_HEAD_NBYTES - len(END):
-            raise Unacceptable(f"head: at most {MAX_HEAD_NBYTES} bytes wanted, got more", 431)
+            raise HttpProtocolError(f"head: at most {MAX_HEAD_NBYTES} bytes wanted, got more", 431)
         if end < 0:
             if STRAY.search(unread, self._searched):
-                raise Unacceptable("head: lines of text wanted, each ended by CR LF")
+                raise HttpProtocolError("head: lines of text wanted, each ended by CR LF")
             if not self._searched and unread:
-                self._patience.wait(HEAD_S)
+                self._deadline_timer.wait(HEAD_S)
             self._searched = max(1, len(unread) - len(END) + 1) if unread else 0
             self.flow.resume_reading()
             return False
@@ -298,7 +298,7 @@ class HttpConnection(asyncio.Protocol):
     def _wait_for_turn(self) -> None:
         """Others have their turn before the rest of what has come."""
         if len(self._unread) > MAX_UNREAD_NBYTES:
-            raise Unacceptable("body: larger chunks wanted")
+            raise HttpProtocolError("body: larger chunks wanted")
         self.flow.pause_reading()
         self._turn = self.loop.call_soon(self._take_turn)
 
@@ -316,9 +316,9 @@ class HttpConnection(asyncio.Protocol):
             self._end_body()
         elif self._began_s is None or self.flow.read_paused:
             self._began_s = self.loop.time()
-            self._patience.wait(BODY_S)
+            self._deadline_timer.wait(BODY_S)
         else:
-            self._patience.wait(self._began_s + BODY_S + self._body_nbytes / BODY_NBYTES_S - self.loop.time())
+            self._deadline_timer.wait(self._began_s + BODY_S + self._body_nbytes / BODY_NBYTES_S - self.loop.time())
 
     def _end_body(self) -> None:
         self._head, self._chunks = None, None
@@ -333,7 +333,7 @@ class HttpConnection(asyncio.Protocol):
     def _begin(self, head: RequestHead) -> None:
         """A head has come."""
         if head.method == b"CONNECT":
-            raise Unacceptable("CONNECT: this server is no proxy", 501)
+            raise HttpProtocolError("CONNECT: this server is no proxy", 501)
         path, query = split_target(head.target)
         text = path.decode("ascii")
         scope = {
@@ -406,15 +406,15 @@ class HttpConnection(asyncio.Protocol):
     def _expired(self) -> None:
         """The client had its time for what it is at."""
         if self.transport.is_closing():
-            # It has another patience (serving.http.farewell).
+            # It has another patience (serving.http.connection_draining).
             return
         if self._head is not None and not self.flow.read_paused:
-            self._refuse(Unacceptable("body: it comes too slowly", 408))
+            self._refuse(HttpProtocolError("body: it comes too slowly", 408))
         elif self._busy:
             self._began_s = None
-            self._patience.wait(KEEP_ALIVE_S)
+            self._deadline_timer.wait(KEEP_ALIVE_S)
         elif self._unread and not self.flow.write_paused:
-            self._refuse(Unacceptable(f"head: wanted within {HEAD_S:g} seconds", 408))
+            self._refuse(HttpProtocolError(f"head: wanted within {HEAD_S:g} seconds", 408))
         else:
             self._leave_idle()
 
@@ -424,7 +424,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._unsent_nbytes:
             self.transport.close()
         elif self._unsent_nbytes < before:
-            self._patience.wait(KEEP_ALIVE_S)
+            self._deadline_timer.wait(KEEP_ALIVE_S)
         else:
             self.transport.abort()
 

@@ -15,7 +15,7 @@ from freshet_serving.processor.engine import PredictReply
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.serving.codecs import kserve, tfs_rest
-from freshet_serving.serving.codecs.wire import Body, Bound, Headers, body_bound, header_timeout_s, json_bound
+from freshet_serving.serving.codecs.wire import Body, Headers, SizeLimit, body_limit, header_timeout_s, json_limit
 from freshet_serving.serving.front.shared_memory import Regions
 from freshet_serving.serving.http.asgi import JSON_TYPE, RawHeaders
 from freshet_serving.serving.http.schemas import BINARY, Schema, json_of, named
@@ -46,8 +46,8 @@ class Dialect(NamedTuple):
     decode: Callable[[Body, Headers, Manifest, RequestLimits, Regions | None], tuple[Mapping[str, Column], Any]]
     encode: Callable[[PredictReply, Any, Regions | None], tuple[bytes, RawHeaders]]
     parsed: Callable[[int, Headers], int] = lambda nbytes, headers: nbytes
-    foresee: Callable[[bytes, Manifest, RequestLimits], None] | None = None
-    bound: Callable[[Headers, RequestLimits], Bound] = lambda headers, limits: json_bound(limits)
+    validate_prefix: Callable[[bytes, Manifest, RequestLimits], None] | None = None
+    bound: Callable[[Headers, RequestLimits], SizeLimit] = lambda headers, limits: json_limit(limits)
 
     @property
     def suffix(self) -> str:
@@ -55,7 +55,7 @@ class Dialect(NamedTuple):
         return f":{self.name}" if self.servable else f"/{self.name}"
 
 
-class ProcessorOptions(NamedTuple):
+class DeepRecOptions(NamedTuple):
     """The options of DeepRec's messages, how a client wants its answer. outputs: those wanted; none for all."""
 
     outputs: tuple[str, ...]
@@ -79,9 +79,9 @@ def _examples(method: str) -> Dialect:
 
 def _decode_processor(
     body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits, regions: Regions | None
-) -> tuple[Mapping[str, Column], ProcessorOptions]:
+) -> tuple[Mapping[str, Column], DeepRecOptions]:
     inputs, outputs = eas.decode(body, manifest, limits)
-    return inputs, ProcessorOptions(outputs, header_timeout_s(headers))
+    return inputs, DeepRecOptions(outputs, header_timeout_s(headers))
 
 
 def _encode_predict(
@@ -121,7 +121,7 @@ DIALECTS = {
             {"application/x-protobuf": BINARY},
             _decode_processor,
             lambda reply, options, regions: (eas.encode(reply.outputs, options.outputs), (PROTOBUF_TYPE,)),
-            bound=lambda headers, limits: body_bound(limits),
+            bound=lambda headers, limits: body_limit(limits),
         ),
         Dialect(
             "infer",
@@ -133,8 +133,8 @@ DIALECTS = {
             kserve.decode,
             _encode_kserve,
             kserve.parsed_nbytes,
-            kserve.foresee,
-            kserve.body_bound,
+            kserve.validate_prefix,
+            kserve.body_limit,
         ),
     )
 }

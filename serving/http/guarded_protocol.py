@@ -26,7 +26,7 @@ from freshet_serving.serving.http.app import Answer
 from freshet_serving.serving.http.asgi import error_reply
 from freshet_serving.serving.http.http_head import RequestHead, split_target
 from freshet_serving.serving.http.paths import Route, parse
-from freshet_serving.serving.http.protocol import Flight, PredictProtocol
+from freshet_serving.serving.http.protocol import InFlightRequest, PredictProtocol
 
 AUTHORIZATION = b"authorization"
 # As much of a refused request's body is read and dropped.
@@ -34,7 +34,7 @@ MAX_DROPPED_NBYTES = 1 << 20
 NO_ROUTE = Route("unknown")
 
 
-class Refused(Flight):
+class RejectedRequest(InFlightRequest):
     """A request that the guard has refused, while its body comes."""
 
     __slots__ = ("error",)
@@ -54,18 +54,18 @@ class GuardedProtocol(PredictProtocol):
         self._address = self._client[0] if self._client else ""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._head is not None and isinstance(self.cycle, Flight):
-            self.cycle.visit.end()
+        if self._head is not None and isinstance(self.cycle, InFlightRequest):
+            self.cycle.permit.end()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        self.cycle.visit.end()
+        self.cycle.permit.end()
         super().on_response_complete()
 
     def _begin(self, head: RequestHead) -> None:
         route = _route_of(head.target)
         try:
-            visit = self._guard.admit(_scope_of(route), head.headers.get(AUTHORIZATION), self._address)
+            permit = self._guard.acquire(_scope_of(route), head.headers.get(AUTHORIZATION), self._address)
         except FreshetError as error:
             self._turn_away(head, route, error)
             return
@@ -74,48 +74,48 @@ class GuardedProtocol(PredictProtocol):
             super()._begin(head)
         finally:
             if self.cycle is before:
-                visit.end()
+                permit.end()
             else:
-                self.cycle.visit = visit
+                self.cycle.permit = permit
 
     def _add(self, piece: bytes | bytearray) -> None:
-        if type(self.cycle) is Refused:
+        if type(self.cycle) is RejectedRequest:
             # Nobody has it in memory, so it keeps nobody else's body out.
             self._forget_body()
         else:
             super()._add(piece)
 
     def _complete(self) -> None:
-        if type(self.cycle) is Refused:
+        if type(self.cycle) is RejectedRequest:
             self._answer(self.cycle, error_reply(self.cycle.error))
         else:
             super()._complete()
 
-    def _start(self, flight: Flight, body: Body) -> None:
-        if not hasattr(flight, "visit"):
+    def _start(self, pending: InFlightRequest, body: Body) -> None:
+        if not hasattr(pending, "permit"):
             # Its head was known, so the guard has not met it.
             try:
-                flight.visit = self._guard.admit(PREDICT, flight.headers.get(AUTHORIZATION), self._address)
+                pending.permit = self._guard.acquire(PREDICT, pending.headers.get(AUTHORIZATION), self._address)
             except FreshetError as error:
-                flight.visit = self._guard.nothing
-                self._answer(flight, error_reply(error))
+                pending.permit = self._guard.no_permit
+                self._answer(pending, error_reply(error))
                 return
-        super()._start(flight, body)
+        super()._start(pending, body)
 
-    def _answer(self, flight: Flight, answer: Answer) -> None:
-        flight.visit.end()
-        super()._answer(flight, answer)
+    def _answer(self, pending: InFlightRequest, answer: Answer) -> None:
+        pending.permit.end()
+        super()._answer(pending, answer)
 
     def _task_done(self, cycle: RequestResponseCycle, task: asyncio.Task[None]) -> None:
-        cycle.visit.end()  # type: ignore[attr-defined]
+        cycle.permit.end()  # type: ignore[attr-defined]
         super()._task_done(cycle, task)
 
     def _turn_away(self, head: RequestHead, route: Route, error: FreshetError) -> None:
         """Answers once the body has come, or at once where that is not worth while."""
         if head.expects or head.nbytes is None or head.nbytes > MAX_DROPPED_NBYTES:
             raise error
-        self.cycle = refused = Refused(route, head.headers, head.keep_alive)
-        refused.body, refused.telling, refused.error, refused.visit = b"", 0, error, self._guard.nothing
+        self.cycle = refused = RejectedRequest(route, head.headers, head.keep_alive)
+        refused.body, refused.prefix_nbytes, refused.error, refused.permit = b"", 0, error, self._guard.no_permit
 
 
 def _route_of(target: bytes) -> Route:

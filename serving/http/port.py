@@ -1,8 +1,8 @@
 """One listening port, or the connections of one: a uvicorn server whose owner starts and ends it.
 
-A port has so many connections and no more (serving.front.holdings). Beyond that nothing is accepted: who comes waits in
-the listener's queue, and connections whose clients have been waited for PRESSED_S, be it for a request or for the rest
-of one, are closed to make room. Nothing is accepted either while the process has no descriptor left.
+A port has so many connections and no more (serving.front.resource_limits). Beyond that nothing is accepted: who comes
+waits in the listener's queue, and connections whose clients have been waited for PRESSED_S, be it for a request or for
+the rest of one, are closed to make room. Nothing is accepted either while the process has no descriptor left.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, cast
 import uvicorn
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.access.certificates import Shown
-from freshet_serving.serving.front.backlog import HANDSHAKE_S, refuse_newcomers, waiting
-from freshet_serving.serving.front.holdings import Connections
+from freshet_serving.serving.access.certificates import CertificateSource
+from freshet_serving.serving.front.backlog import HANDSHAKE_S, refuse_new_connections, waiting
+from freshet_serving.serving.front.resource_limits import ConnectionLimits
 from freshet_serving.serving.http.connection import HttpConnection
-from freshet_serving.serving.http.farewell import LOOK_S, end_connections
+from freshet_serving.serving.http.connection_draining import LOOK_S, drain_connections
 from freshet_serving.serving.http.tls_transport import Handshakes
 
 log = logging.getLogger("freshet.http")
@@ -51,7 +51,7 @@ class HttpPort(uvicorn.Server):
         shutdown_timeout_s: float,
         http: Callable[..., HttpConnection],
         most: int | None = None,
-        tls: Shown | None = None,
+        tls: CertificateSource | None = None,
     ) -> None:
         """listener: bound and listening; None where connections come by adopt(). http: makes connections. most: that
         there may be; None for what an HTTP port of this process may have. tls: what clients are shown; None where they
@@ -70,7 +70,7 @@ class HttpPort(uvicorn.Server):
             )
         )
         self._listener, self._shutdown_timeout_s = listener, shutdown_timeout_s
-        self._most = Connections.here().http if most is None else most
+        self._most = ConnectionLimits.here().http if most is None else most
         self._handshakes = None if tls is None else Handshakes(tls)
         self._adopting: set[asyncio.Task[None]] = set()
         self._pressed = self._starved = False
@@ -93,11 +93,11 @@ class HttpPort(uvicorn.Server):
         self.listening.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends the listener as serving.front.backlog says and the connections as serving.http.farewell does, instead of
-        as uvicorn would."""
+        """Ends the listener as serving.front.backlog says and the connections as serving.http.connection_draining
+        does, instead of as uvicorn would."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
-            refuse_newcomers(self._listener)
+            refuse_new_connections(self._listener)
             await self._adopt_rest(self._listener)
             self._listener.close()
         if self._handshakes is not None:
@@ -105,7 +105,7 @@ class HttpPort(uvicorn.Server):
         await asyncio.gather(*self._adopting, return_exceptions=True)
         if self._handshakes is not None:
             self._handshakes.close()
-        await end_connections(self.server_state, self._shutdown_timeout_s, lambda: self.force_exit)
+        await drain_connections(self.server_state, self._shutdown_timeout_s, lambda: self.force_exit)
 
     async def _adopt_rest(self, listener: socket.socket) -> None:
         """Serves what waits for a listener that ends, and what its handshakes bring."""

@@ -19,15 +19,15 @@ from functools import partial
 from typing import Any
 
 from freshet_serving.processor.errors import FreshetError, NotReady
-from freshet_serving.serving.access.access_guard import Visit
-from freshet_serving.serving.codecs.wire import CONTENT_ENCODING, Body, Bound, Headers
-from freshet_serving.serving.front.holdings import SPARE_NBYTES
+from freshet_serving.serving.access.access_guard import Permit
+from freshet_serving.serving.codecs.wire import CONTENT_ENCODING, Body, Headers, SizeLimit
+from freshet_serving.serving.front.resource_limits import SPARE_NBYTES
 from freshet_serving.serving.http.app import Answer, DataApp, internal_error
 from freshet_serving.serving.http.asgi import error_reply
 from freshet_serving.serving.http.body_buffer import SHORT_NBYTES, BodyBuffer
 from freshet_serving.serving.http.connection import HttpConnection, header_lines, reply_head
+from freshet_serving.serving.http.connection_draining import CLOSE
 from freshet_serving.serving.http.dialects import DIALECTS
-from freshet_serving.serving.http.farewell import CLOSE
 from freshet_serving.serving.http.http_head import RequestHead
 from freshet_serving.serving.http.paths import Route, parse
 from freshet_serving.serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
@@ -38,31 +38,40 @@ LAST_DATA_RECEIVED, LAST_DATA_RECEIVED_AT = struct.Struct("=I"), 52
 PREDICT_SUFFIXES = tuple(dialect.suffix.encode() for dialect in DIALECTS.values())
 
 
-class _Deaf:
+class _NullEvent:
     """A cycle's event is set when its connection ends; nobody waits for a Flight's."""
 
     def set(self) -> None:
         pass
 
 
-class Flight:
+class InFlightRequest:
     """A predict request between its head and its reply, with the attributes of a cycle that its connection looks at.
     body, bound, nbytes: while it comes in pieces: what has come, how long it may become, how long it says it is.
     telling: the bytes at its beginning which tell whether the rest is wanted; 0 once they have, or none does. visit:
     of a guarded port alone (serving.http.guarded_protocol)."""
 
     __slots__ = (
-        "body", "bound", "disconnected", "headers", "keep_alive", "nbytes", "response_complete", "route", "start_s",
-        "telling", "visit",
+        "body",
+        "bound",
+        "disconnected",
+        "headers",
+        "keep_alive",
+        "nbytes",
+        "permit",
+        "prefix_nbytes",
+        "response_complete",
+        "route",
+        "start_s",
     )  # fmt: skip
 
-    message_event = _Deaf()
+    message_event = _NullEvent()
 
     body: bytes | bytearray | BodyBuffer
-    bound: Bound
+    bound: SizeLimit
     nbytes: int | None
-    telling: int
-    visit: Visit
+    prefix_nbytes: int
+    permit: Permit
 
     def __init__(self, route: Route, headers: Headers, keep_alive: bool) -> None:
         self.route, self.headers, self.keep_alive = route, headers, keep_alive
@@ -85,10 +94,10 @@ class PredictProtocol(HttpConnection):
             if known is not None:
                 self._at_rest = False
                 head, body = known
-                self.cycle = flight = Flight(head.route, head.headers, True)
+                self.cycle = pending = InFlightRequest(head.route, head.headers, True)
                 self._bodies.nbytes += head.nbytes
                 self._body_nbytes = head.nbytes
-                self._start(flight, body)
+                self._start(pending, body)
                 return
             self._whole = data
         super().data_received(data)
@@ -99,52 +108,52 @@ class PredictProtocol(HttpConnection):
         if route is None:
             super()._begin(head)
             return
-        self.cycle = flight = Flight(route, head.headers, head.keep_alive)
-        flight.body = b""
-        flight.bound = DIALECTS[route.action].bound(head.headers, self._app.limits)
-        flight.nbytes, flight.telling = head.nbytes, 0
-        flight.bound.check(head.nbytes or 0)
+        self.cycle = pending = InFlightRequest(route, head.headers, head.keep_alive)
+        pending.body = b""
+        pending.bound = DIALECTS[route.action].bound(head.headers, self._app.limits)
+        pending.nbytes, pending.prefix_nbytes = head.nbytes, 0
+        pending.bound.check(head.nbytes or 0)
         if head.nbytes is not None and head.nbytes > SHORT_NBYTES and CONTENT_ENCODING not in head.headers:
-            telling = DIALECTS[route.action].parsed(head.nbytes, head.headers)
-            flight.telling = telling if telling <= SHORT_NBYTES else 0
+            prefix_nbytes = DIALECTS[route.action].parsed(head.nbytes, head.headers)
+            pending.prefix_nbytes = prefix_nbytes if prefix_nbytes <= SHORT_NBYTES else 0
         if head.expects:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _add(self, piece: bytes | bytearray) -> None:
-        flight = self.cycle
-        if type(flight) is not Flight:
+        pending = self.cycle
+        if type(pending) is not InFlightRequest:
             super()._add(piece)
             return
-        flight.bound.check(len(flight.body) + len(piece), got="more")
-        if not flight.body:
-            flight.body = piece
+        pending.bound.check(len(pending.body) + len(piece), got="more")
+        if not pending.body:
+            pending.body = piece
         else:
-            if not isinstance(flight.body, BodyBuffer):
-                flight.body = BodyBuffer(flight.body, flight.nbytes)
-            flight.body.add(piece)
-        if 0 < flight.telling <= len(flight.body):
-            text, flight.telling = _beginning(flight.body, flight.telling), 0
-            self._app.foresee(flight.route, text)
+            if not isinstance(pending.body, BodyBuffer):
+                pending.body = BodyBuffer(pending.body, pending.nbytes)
+            pending.body.add(piece)
+        if 0 < pending.prefix_nbytes <= len(pending.body):
+            text, pending.prefix_nbytes = _beginning(pending.body, pending.prefix_nbytes), 0
+            self._app.validate_prefix(pending.route, text)
 
     def _complete(self) -> None:
-        flight = self.cycle
-        if type(flight) is not Flight:
+        pending = self.cycle
+        if type(pending) is not InFlightRequest:
             super()._complete()
             return
-        if self._whole is not None and flight.keep_alive:
-            self._app.heads.keep(self._whole, flight.route, flight.headers)
-        body, flight.body = flight.body, b""
-        self._start(flight, body.whole() if isinstance(body, BodyBuffer) else bytes(body))
+        if self._whole is not None and pending.keep_alive:
+            self._app.heads.keep(self._whole, pending.route, pending.headers)
+        body, pending.body = pending.body, b""
+        self._start(pending, body.whole() if isinstance(body, BodyBuffer) else bytes(body))
 
-    def _start(self, flight: Flight, body: Body) -> None:
+    def _start(self, pending: InFlightRequest, body: Body) -> None:
         try:
             self._bodies.check(SPARE_NBYTES)
-            answered = partial(self._answer, flight)
-            self._app.start(flight.route, flight.headers, body, answered, self._unread_s)
+            answered = partial(self._answer, pending)
+            self._app.start(pending.route, pending.headers, body, answered, self._unread_s)
         except FreshetError as error:
-            self._answer(flight, error_reply(error))
+            self._answer(pending, error_reply(error))
         except Exception:
-            self._answer(flight, internal_error(flight.headers))
+            self._answer(pending, internal_error(pending.headers))
 
     def _unread_s(self) -> float:
         """How long the last bytes that were read had waited for it in the kernel, in seconds: to about 4 ms, and 0
@@ -162,23 +171,23 @@ class PredictProtocol(HttpConnection):
         )
 
     def _refuse(self, error: FreshetError) -> None:
-        flight = self.cycle
-        if type(flight) is Flight and self._busy:
-            flight.body = b""
-            flight.keep_alive = False
-            self._answer(flight, error_reply(error))
+        pending = self.cycle
+        if type(pending) is InFlightRequest and self._busy:
+            pending.body = b""
+            pending.keep_alive = False
+            self._answer(pending, error_reply(error))
             return
         self._app.metrics.observe("http", error.http_status, 0.0)
         super()._refuse(error)
 
     def give_up(self) -> None:
-        """See serving.http.farewell.Leaving."""
-        flight: Any = self.cycle
-        if isinstance(flight, Flight) and not flight.response_complete:
-            flight.keep_alive = False
-            self._answer(flight, error_reply(NotReady("server: draining")))
+        """See serving.http.connection_draining.DrainableConnection."""
+        pending: Any = self.cycle
+        if isinstance(pending, InFlightRequest) and not pending.response_complete:
+            pending.keep_alive = False
+            self._answer(pending, error_reply(NotReady("server: draining")))
             # Its reply may still come.
-            flight.disconnected = True
+            pending.disconnected = True
 
     def _predict_route(self, head: RequestHead) -> Route | None:
         """The route, if this request can be answered here."""
@@ -190,28 +199,28 @@ class PredictProtocol(HttpConnection):
             return None
         return route if route.action in DIALECTS else None
 
-    def _answer(self, flight: Flight, answer: Answer) -> None:
+    def _answer(self, pending: InFlightRequest, answer: Answer) -> None:
         status, body, headers = answer
-        flight.response_complete = True
-        seconds = time.perf_counter() - flight.start_s
+        pending.response_complete = True
+        seconds = time.perf_counter() - pending.start_s
         try:
-            protocol = DIALECTS[flight.route.action].protocol
+            protocol = DIALECTS[pending.route.action].protocol
         except KeyError:
             # What a guard has refused may be any route.
             protocol = "http"
         self._app.metrics.observe(protocol, status, seconds)
-        request_id = flight.headers.get(REQUEST_ID)
+        request_id = pending.headers.get(REQUEST_ID)
         if self._app.access is not None:
-            target = f"{flight.route.model}:{flight.route.action}"
-            self._app.access(protocol, target, status, seconds, request_id_of(flight.headers), len(body))
-        if flight.disconnected or self.transport.is_closing():
+            target = f"{pending.route.model}:{pending.route.action}"
+            self._app.access(protocol, target, status, seconds, request_id_of(pending.headers), len(body))
+        if pending.disconnected or self.transport.is_closing():
             self._forget_body()
             return
-        if self.leaving and self._ends():
-            flight.keep_alive = False
-        flight.keep_alive = flight.keep_alive and CLOSE not in headers
+        if self.draining and self._ends():
+            pending.keep_alive = False
+        pending.keep_alive = pending.keep_alive and CLOSE not in headers
         parts = (
-            reply_head(status, tuple(headers), flight.keep_alive),
+            reply_head(status, tuple(headers), pending.keep_alive),
             header_lines(tuple(self.server_state.default_headers)),
             # Not among the lines that are kept: there is another one in every reply.
             b"" if request_id is None else b"x-request-id: %b\r\n" % request_id[:MAX_REQUEST_ID_NBYTES],
@@ -219,7 +228,7 @@ class PredictProtocol(HttpConnection):
             body,
         )
         self.transport.write(b"".join(parts))
-        if not flight.keep_alive:
+        if not pending.keep_alive:
             self.transport.close()
         self.on_response_complete()
 

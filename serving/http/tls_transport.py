@@ -18,8 +18,8 @@ Invariants
 - What one read of the socket brought is one read of the protocol's, as without TLS.
 - The last word is a close_notify, then FIN: a client can tell the end of a reply from one that was cut short.
 
-Refused: asyncio's and uvloop's own TLS (handshakes on the loop, no half-close: serving.http.farewell sends FIN and
-reads on); a share of handshake threads for each core (they would take the cores of those who serve).
+Refused: asyncio's and uvloop's own TLS (handshakes on the loop, no half-close: serving.http.connection_draining sends
+FIN and reads on); a share of handshake threads for each core (they would take the cores of those who serve).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
-from freshet_serving.processor.standing_thread import standing_pool
-from freshet_serving.serving.access.certificates import Shown
+from freshet_serving.processor.standby_thread import standing_pool
+from freshet_serving.serving.access.certificates import CertificateSource
 
 HANDSHAKE_S = 10.0
 # How long those that have begun get at a port's end.
@@ -47,8 +47,8 @@ READ_NBYTES = 256 << 10
 class Handshakes:
     """The handshakes of one port. shown: the newest certificates."""
 
-    def __init__(self, shown: Shown) -> None:
-        self._shown = shown
+    def __init__(self, certificates: CertificateSource) -> None:
+        self._certificates = certificates
         self._thread: ThreadPoolExecutor = standing_pool(1, "freshet-handshakes")
         # In the order in which they came.
         self._waiting: dict[TlsTransport, None] = {}
@@ -57,7 +57,7 @@ class Handshakes:
         """Returns once the connection is the protocol's; raises OSError where its handshake failed."""
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
-        made = TlsTransport(self._shown().context, protocol, opened, self._thread)
+        made = TlsTransport(self._certificates().context, protocol, opened, self._thread)
         if len(self._waiting) >= MOST_HANDSHAKES:
             next(iter(self._waiting)).abort()
         self._waiting[made] = None

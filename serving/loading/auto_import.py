@@ -27,9 +27,9 @@ from typing import Protocol
 
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.package.regular_file import read_file
-from freshet_serving.processor.package.repository import FILE_SUFFIXES, SAVED_MODEL, FolderWatch, Repository
-from freshet_serving.processor.package.version import MANIFEST
-from freshet_serving.processor.versions.refusals import Refusal, report
+from freshet_serving.processor.repository.model_repository import FILE_SUFFIXES, SAVED_MODEL, FolderWatch, Repository
+from freshet_serving.processor.repository.version import MANIFEST
+from freshet_serving.processor.versions.failed_versions import FailureMessage, report
 from freshet_serving.processor.versions.routes import END, LOADING, VersionStatus
 from freshet_serving.serving.loading.import_process import ImportLimits, RunningImport, Start, start
 from freshet_serving.serving.loading.triton_config import CONFIG, MAX_NBYTES, remarks
@@ -105,7 +105,7 @@ class AutoImporter:
         except (OSError, NotReady) as error:
             self._next_s = now_s + REST_S
             why = str(error) if isinstance(error, NotReady) else error.strerror or type(error).__name__
-            return [Refusal(f"imports: {why}; next look in {REST_S:g} s")]
+            return [FailureMessage(f"imports: {why}; next look in {REST_S:g} s")]
 
     def _advance(self, now_s: float) -> list[str]:
         events = [*self._collect(now_s), *self._look()]
@@ -157,7 +157,7 @@ class AutoImporter:
             return []
         self._configs[model] = state
         said = remarks(text, manifest)
-        return [Refusal(f"{model}: {line}") if wrong else f"{model}: {line}" for wrong, line in said]
+        return [FailureMessage(f"{model}: {line}") if wrong else f"{model}: {line}" for wrong, line in said]
 
     def _listed(self, repository: Repository) -> list[str]:
         events: list[str] = []
@@ -179,7 +179,7 @@ class AutoImporter:
                     del self._found[name]
                 why = "" if committed or newer else _misplaced(self._folder / name)
                 if why and self._misplaced.get(name) != why:
-                    events.append(Refusal(f"{name} refused: {why}"))
+                    events.append(FailureMessage(f"{name} refused: {why}"))
                 self._misplaced[name] = why
                 events += self._configured(repository, name, committed)
         return events
@@ -216,9 +216,9 @@ class AutoImporter:
         self._running = left
         return events
 
-    def _refuse(self, model: str, version: int, error: str) -> Refusal:
+    def _refuse(self, model: str, version: int, error: str) -> FailureMessage:
         self._host.tell(model, VersionStatus(version, END, error))
-        return Refusal(f"{model} version {version} refused: {error}")
+        return FailureMessage(f"{model} version {version} refused: {error}")
 
 
 def _empty(folder: Path) -> bool:

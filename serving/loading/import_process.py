@@ -150,7 +150,7 @@ class RunningImport:
             return f"the import took more than {limits.wall_s:g} s and was ended; --import-timeout-s allows more"
         if code == -signal.SIGXCPU:
             spent = f"more than {limits.processor_s} s of processor time"
-            return f"the import took {spent} and was ended; --import-processor-s allows more"
+            return f"the import took {spent} and was ended; --import-cpu-s allows more"
         if told:
             return told
         log.error("importing %s version %d failed: %s", self.model, self.version, " | ".join(lines[-SHOWN_LINES:]))

@@ -30,7 +30,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from freshet_serving.processor.standing_thread import standing_pool
+from freshet_serving.processor.standby_thread import standing_pool
 
 NICE = 5
 BULK_NBYTES = 1 << 20
@@ -38,7 +38,7 @@ BULK_NBYTES = 1 << 20
 THREADS = 4
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """Lowers the priority of the calling thread, and of threads that it starts, for good; Linux only, else nothing."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
@@ -47,6 +47,6 @@ def give_way() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + NICE))
 
 
-def bulk_threads() -> ThreadPoolExecutor:
+def low_priority_pool() -> ThreadPoolExecutor:
     """Threads that give way; the caller shuts them down."""
-    return standing_pool(THREADS, "freshet-bulk", give_way)
+    return standing_pool(THREADS, "freshet-bulk", lower_priority)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from freshet_serving.processor.versions.refusals import report
+from freshet_serving.processor.versions.failed_versions import report
 
 log = logging.getLogger("freshet.watcher")
 
@@ -62,7 +62,7 @@ class Watcher:
         while True:
             # Where memory is short, saying so may need more than there is, and so may waiting.
             try:
-                delay_s = self.look()
+                delay_s = self.poll_once()
             except Exception:
                 delay_s = self._interval_s
             try:
@@ -71,7 +71,7 @@ class Watcher:
             except MemoryError:
                 time.sleep(delay_s)
 
-    def look(self) -> float:
+    def poll_once(self) -> float:
         """Looks at the repository once; returns how many seconds to wait before the next."""
         try:
             lines = self._poll()

@@ -2,7 +2,7 @@
 
 rpc_port    the port, on the event loop that the HTTP port has
 port_sockets  its sockets, which gRPC keeps to itself
-rpc_room    idle connections leave where they run short
+idle_reaper  idle connections leave where they run short
 goaway      its clients are told to leave before it stops
 handlers    what its handlers share: messages, errors as statuses, deadlines, metrics
 tfs         PredictionService and ModelService of TensorFlow Serving

@@ -34,14 +34,20 @@ import socket
 import struct
 from collections.abc import Callable
 
-from freshet_serving.serving.front.backlog import refuse_newcomers
-from freshet_serving.serving.rpc.port_sockets import counts_of, is_between_frames, sockets_of, tell, unread_nbytes
+from freshet_serving.serving.front.backlog import refuse_new_connections
+from freshet_serving.serving.rpc.port_sockets import (
+    counts_of,
+    is_between_frames,
+    send_goaway,
+    sockets_of,
+    unread_nbytes,
+)
 
 TOLD_S = 0.5
 LOOK_S, LATE_S, QUIET_LOOKS = 0.02, 0.06, 5
 
 
-async def say_goaway(port: int, begun: Callable[[], int], end_s: float) -> None:
+async def send_goaway_to_all(port: int, begun: Callable[[], int], end_s: float) -> None:
     """Tells every client of the port that this process serves to call elsewhere; returns when all have heard it and
     what they had called has begun, or at end_s, by the loop's clock. begun: how many calls have begun so far."""
     loop = asyncio.get_running_loop()
@@ -64,14 +70,14 @@ def _tell_all(port: int, told: set[int]) -> bool:
     for each in sockets_of(port):
         with each, contextlib.suppress(OSError, struct.error):
             if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                refuse_newcomers(each)
+                refuse_new_connections(each)
                 queue = select.poll()
                 queue.register(each, select.POLLIN)
                 busy |= bool(queue.poll(0))
                 continue
             inode = os.fstat(each.fileno()).st_ino
             if inode not in told and is_between_frames(each):
-                tell(each)
+                send_goaway(each)
                 told.add(inode)
             _, received = counts_of(each)
             busy |= (inode not in told and received > 0) or unread_nbytes(each) > 0

@@ -32,9 +32,9 @@ from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.codecs.wire import Headers
 from freshet_serving.serving.front import queries
-from freshet_serving.serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, Exchange, Exchanges, Read
+from freshet_serving.serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, DecodedRequest, Exchange, ServingContext
 from freshet_serving.serving.request_headers import MODEL_DIGEST, request_id_of
-from freshet_serving.serving.rpc.rpc_room import OpenCalls
+from freshet_serving.serving.rpc.idle_reaper import ActiveCalls
 from freshet_serving.serving.telemetry.logs import AccessLog
 
 log = logging.getLogger("freshet.grpc")
@@ -84,7 +84,7 @@ def echo_of(headers: Headers) -> Metadata:
 def parse(kind: str, data: bytes, limits: RequestLimits | None = None) -> Any:
     """A message; raises BadInput, TooLarge. limits: of a prediction; None for what is none."""
     if limits is not None:
-        _tree(kind).check(data, limits)
+        _tree(kind).check_limits(data, limits)
     elif len(data) > MAX_CONTROL_NBYTES:
         raise TooLarge(f"request: at most {MAX_CONTROL_NBYTES} bytes of {kind} wanted, got {len(data)}")
     try:
@@ -98,7 +98,7 @@ def _tree(kind: str) -> MessageTree:
     return MessageTree(message(kind).DESCRIPTOR)
 
 
-class Unserved(FreshetError):
+class Unimplemented(FreshetError):
     """A method that this server does not serve."""
 
     http_status = 501
@@ -124,7 +124,7 @@ class RpcExchange(Exchange):
 
     __slots__ = ("_nbytes", "_parsed", "context", "model")
 
-    def __init__(self, shared: Exchanges, protocol: str, context: Any) -> None:
+    def __init__(self, shared: ServingContext, protocol: str, context: Any) -> None:
         super().__init__(shared, protocol, headers_of(context))
         self.context, self.model = context, ""
         # Of the message, and whether it had to be parsed.
@@ -138,17 +138,17 @@ class RpcExchange(Exchange):
             return open_()
         self._parsed = True
         shared = self.shared
-        return await shared.submitter.elsewhere(shared.lifecycle.processor(), open_, len(data))
+        return await shared.dispatcher.run_in_thread(shared.lifecycle.processor(), open_, len(data))
 
-    def weigh(self, source: Callable[[Manifest, RequestLimits], Read]) -> int:
+    def offload_nbytes(self, source: Callable[[Manifest, RequestLimits], DecodedRequest]) -> int:
         """See Exchange."""
         return self._nbytes if self._nbytes > MAX_AT_ONCE_NBYTES and (self._parsed or self.computes_inputs) else 0
 
-    def read(self, source: Callable[[Manifest, RequestLimits], Read], manifest: Manifest) -> Read:
+    def read(self, source: Callable[[Manifest, RequestLimits], DecodedRequest], manifest: Manifest) -> DecodedRequest:
         """See Exchange. source: the request's codec."""
         return source(manifest, self.limits)
 
-    def patience_s(self, own_s: float | None, waited_s: float = 0.0) -> float | None:
+    def remaining_s(self, own_s: float | None, waited_s: float = 0.0) -> float | None:
         """See Exchange: the shortest of the call's deadline, which goes on while the request waits and is read, the
         default, and the request's own."""
         given = [s - waited_s for s in (self.shared.default_timeout_s, own_s) if s is not None]
@@ -157,11 +157,11 @@ class RpcExchange(Exchange):
         return min(given) if given else None
 
     async def predict(
-        self, who: queries.Who, source: Callable[[Manifest, RequestLimits], Read], servable: bool
+        self, who: queries.ModelSpec, source: Callable[[Manifest, RequestLimits], DecodedRequest], servable: bool
     ) -> PredictReply:
         """The outputs, about to be encoded. source: see read(). servable: in the words of TensorFlow Serving. Raises
         FreshetError."""
-        self.model = self.admit(who, servable, self.patience_s(None)).model
+        self.model = self.select_replica(who, servable, self.remaining_s(None)).model
         future: asyncio.Future[PredictReply | FreshetError] = asyncio.get_running_loop().create_future()
 
         def done(result: PredictReply | FreshetError) -> None:
@@ -176,7 +176,7 @@ class RpcExchange(Exchange):
             raise result
         return self.declared(result)
 
-    def about(self, generation: Generation) -> Metadata:
+    def trailing_metadata(self, generation: Generation) -> Metadata:
         """The trailing metadata of a reply: which generation answered, with its digest where that was asked for."""
         digest = (("x-model-digest", generation.digest),) if MODEL_DIGEST in self.headers else ()
         return generation_metadata(generation) + digest
@@ -185,7 +185,7 @@ class RpcExchange(Exchange):
 C = TypeVar("C", RpcCall, RpcExchange)
 
 
-class Calls:
+class HandlerFactory:
     """Turns functions into handlers. exchanges: what predictions share. protocol: a service's name in metrics. access:
     where calls are logged; None for nowhere. answering: the calls of all services that are being answered. guard: asked
     before a call is answered; None for nobody. A call that is cancelled counts as in flight no longer, though what it
@@ -193,14 +193,14 @@ class Calls:
 
     def __init__(
         self,
-        exchanges: Exchanges,
+        serving_context: ServingContext,
         protocol: str,
         *,
-        answering: OpenCalls,
+        answering: ActiveCalls,
         access: AccessLog | None = None,
         guard: AccessGuard | None = None,
     ) -> None:
-        self._exchanges, self._protocol, self._access, self._guard = exchanges, protocol, access, guard
+        self._serving_context, self._protocol, self._access, self._guard = serving_context, protocol, access, guard
         self.answering = answering
 
     def guarded(self, name: str, function: Callable[[bytes, C], Awaitable[T]]) -> Callable[[bytes, C], Awaitable[T]]:
@@ -210,11 +210,11 @@ class Calls:
         guard, scope = self._guard, RPC_SCOPES.get(name, ADMIN_WRITE)
 
         async def asked(data: bytes, call: C) -> T:
-            visit = guard.admit(scope, call.headers.get(AUTHORIZATION), address_of(call.context))
+            permit = guard.acquire(scope, call.headers.get(AUTHORIZATION), address_of(call.context))
             try:
                 return await function(data, call)
             finally:
-                visit.end()
+                permit.end()
 
         return asked
 
@@ -229,13 +229,13 @@ class Calls:
         async def asked(requests: S, context: Any) -> AsyncIterator[bytes]:
             sent = scope, headers_of(context).get(AUTHORIZATION), address_of(context)
             if each:
-                guard.open(*sent)
-            visit = guard.nothing if each else guard.admit(*sent)
+                guard.authorize_stream(*sent)
+            permit = guard.no_permit if each else guard.acquire(*sent)
             try:
                 async for reply in function(requests, context):
                     yield reply
             finally:
-                visit.end()
+                permit.end()
 
         return asked
 
@@ -255,7 +255,7 @@ class Calls:
             except FreshetError as error:
                 told = error
             except asyncio.CancelledError:
-                if not self._exchanges.lifecycle.draining:
+                if not self._serving_context.lifecycle.draining:
                     raise
                 told = NotReady("server: draining")
             except Exception:
@@ -330,21 +330,21 @@ class Calls:
 
         return self._handler(name, answer, RpcCall)
 
-    def unserved(self, name: str, why: str) -> grpc.RpcMethodHandler:
+    def unimplemented(self, name: str, why: str) -> grpc.RpcMethodHandler:
         """A handler of a method that is not served and that clients ask for; why: and what there is instead."""
 
         async def answer(data: bytes, call: RpcCall) -> Answer:
-            raise Unserved(why)
+            raise Unimplemented(why)
 
         return self._handler(name, answer, RpcCall)
 
     def begin(self, context: Any) -> RpcExchange:
         """A prediction that has come; or one of a stream, for each of them is timed and traced by itself."""
-        return RpcExchange(self._exchanges, self._protocol, context)
+        return RpcExchange(self._serving_context, self._protocol, context)
 
     def _observe(self, call: RpcCall | RpcExchange, name: str, code: int, nbytes: int) -> None:
         seconds = time.perf_counter() - call.began_s
-        self._exchanges.metrics.observe(self._protocol, code, seconds)
+        self._serving_context.metrics.observe(self._protocol, code, seconds)
         if self._access is not None:
             target = f"{call.model}:{name}" if call.model else name
             self._access(self._protocol, target, code, seconds, request_id_of(call.headers), nbytes)

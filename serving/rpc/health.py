@@ -9,7 +9,7 @@ from typing import Any
 from freshet_serving.processor.errors import NotFound
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.lifecycle import Availability, Engine
-from freshet_serving.serving.rpc.handlers import Calls, Handlers, parse
+from freshet_serving.serving.rpc.handlers import HandlerFactory, Handlers, parse
 
 PACKAGE = "grpc.health.v1."
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
@@ -19,11 +19,13 @@ LOOK_S = 0.1
 class Health:
     """grpc.health.v1's service. names: of the services that it answers for, besides "" for all."""
 
-    def __init__(self, lifecycle: Availability[Engine], calls_of: Callable[[str], Calls], names: Iterable[str]) -> None:
+    def __init__(
+        self, lifecycle: Availability[Engine], handlers_of: Callable[[str], HandlerFactory], names: Iterable[str]
+    ) -> None:
         self._lifecycle = lifecycle
         self._names = frozenset(["", *names])
         self._ended = False
-        calls = calls_of("grpc")
+        calls = handlers_of("grpc")
         self.services: dict[str, Handlers] = {
             f"{PACKAGE}Health": {
                 "Check": calls.unary("Check", f"{PACKAGE}HealthCheckRequest", self._check),

@@ -17,14 +17,14 @@ from freshet_serving.serving.codecs import kserve_rpc
 from freshet_serving.serving.codecs.messages import POOL, message
 from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.front import catalog, queries
-from freshet_serving.serving.front.exchange import OK, Read
-from freshet_serving.serving.front.model_control import Act, Gate
-from freshet_serving.serving.front.queries import Answering
+from freshet_serving.serving.front.exchange import OK, DecodedRequest
+from freshet_serving.serving.front.model_control import ControlHandler, ModelControlAuthorizer
+from freshet_serving.serving.front.queries import PredictionEngine
 from freshet_serving.serving.front.shared_memory import Regions
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.rpc.handlers import (
     Answer,
-    Calls,
+    HandlerFactory,
     Handlers,
     RpcExchange,
     code_of,
@@ -59,17 +59,17 @@ class Inference:
 
     def __init__(
         self,
-        lifecycle: Availability[Answering],
-        calls_of: Callable[[str], Calls],
-        control: Act,
-        gate: Gate,
+        lifecycle: Availability[PredictionEngine],
+        handlers_of: Callable[[str], HandlerFactory],
+        control: ControlHandler,
+        authorizer: ModelControlAuthorizer,
         regions: Regions | None,
         version: str,
     ) -> None:
-        self._lifecycle, self._control, self._gate = lifecycle, control, gate
+        self._lifecycle, self._control, self._authorizer = lifecycle, control, authorizer
         self._regions, self._version = regions, version
-        self._templates: Templates[kserve_rpc.InferAsked] = Templates()
-        self._calls = calls = calls_of("kserve_grpc")
+        self._templates: Templates[kserve_rpc.InferParams] = Templates()
+        self._calls = calls = handlers_of("kserve_grpc")
         self._answer_in_stream = calls.guarded("ModelStreamInfer", self._answer_marked)
         unary = {
             "ServerLive": self._live,
@@ -90,15 +90,15 @@ class Inference:
                 "SystemSharedMemoryUnregister": self._shm_unregister,
             }
         handlers: Handlers = {name: calls.unary(name, f"{PACKAGE}{name}Request", f) for name, f in unary.items()}
-        unserved = UNSERVED if regions is not None else UNSERVED | MEMORY_OFF
-        handlers |= {name: calls.unserved(name, why) for name, why in unserved.items()}
+        unimplemented = UNSERVED if regions is not None else UNSERVED | MEMORY_OFF
+        handlers |= {name: calls.unimplemented(name, why) for name, why in unimplemented.items()}
         handlers["ModelInfer"] = calls.raw("ModelInfer", self._infer)
         handlers["ModelStreamInfer"] = calls.stream("ModelStreamInfer", self._stream, each=True)
         self.services = {SERVICE: handlers}
 
     async def _infer(self, data: bytes, exchange: RpcExchange) -> Answer:
         reply, generation, _ = await self._answer(data, exchange)
-        return reply, exchange.about(generation)
+        return reply, exchange.trailing_metadata(generation)
 
     async def _answer_marked(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, Generation]:
         """The reply to a request of a stream."""
@@ -107,18 +107,18 @@ class Inference:
 
     async def _answer(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, Generation, bool]:
         """The reply, what computed it, and whether it is to be marked as the last where it is one of a stream."""
-        open_ = partial(kserve_rpc.Infer, data, self._templates, exchange.shared.options)
+        open_ = partial(kserve_rpc.InferDecoder, data, self._templates, exchange.shared.options)
         infer = await exchange.opened(data, open_, self._templates)
-        asked = infer.asked
+        params = infer.params
 
-        def read(manifest: Manifest, limits: RequestLimits) -> Read:
-            nonlocal asked
-            inputs, asked = infer.columns(manifest, limits, self._regions)
-            return inputs, asked.timeout_s
+        def read(manifest: Manifest, limits: RequestLimits) -> DecodedRequest:
+            nonlocal params
+            inputs, params = infer.columns(manifest, limits, self._regions)
+            return inputs, params.timeout_s
 
-        result = await exchange.predict(asked, read, servable=False)
-        reply = kserve_rpc.encode(result.outputs, asked, result.generation.version, self._regions)
-        return reply, result.generation, infer.asked.final
+        result = await exchange.predict(params, read, servable=False)
+        reply = kserve_rpc.encode(result.outputs, params, result.generation.version, self._regions)
+        return reply, result.generation, infer.params.final
 
     async def _answer_one(self, data: bytes, context: Any) -> tuple[bytes, Generation]:
         """One request of a stream."""
@@ -179,7 +179,7 @@ class Inference:
         return message(f"{PACKAGE}ModelReadyResponse")(ready=ready)
 
     async def _server(self, request: Any, context: Any) -> Any:
-        document = catalog.server_metadata(self._version, queries.extensions(self._gate, self._regions))
+        document = catalog.server_metadata(self._version, queries.extensions(self._authorizer, self._regions))
         return message(f"{PACKAGE}ServerMetadataResponse")(**document)
 
     async def _metadata(self, request: Any, context: Any) -> Any:
@@ -214,7 +214,7 @@ class Inference:
         return message(f"{PACKAGE}RepositoryModelUnloadResponse")()
 
     async def _change(self, operation: str, request: Any, context: Any) -> None:
-        self._gate.check(headers_of(context).get(b"authorization"))
+        self._authorizer.authorize(headers_of(context).get(b"authorization"))
         queries.check_load(request.parameters)
         await self._act(operation, {"model": request.model_name})
 

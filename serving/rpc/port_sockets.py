@@ -2,10 +2,10 @@
 
 Invariants
 - A descriptor is looked at by a duplicate of it: it cannot become another one between the look and the write.
-- tell() writes a GOAWAY frame of 17 bytes (NO_ERROR, last stream 2^31 - 1) between two writes of gRPC's: the client
-  finishes what it has begun and calls elsewhere. The kernel keeps it in one piece, and gRPC writes whole frames: it
-  leaves one unfinished only where the socket's buffer is full, so is_between_frames() has nothing wait to be sent, and
-  no more than an eighth of the buffer to be acknowledged.
+- send_goaway() writes a GOAWAY frame of 17 bytes (NO_ERROR, last stream 2^31 - 1) between two writes of gRPC's: the
+  client finishes what it has begun and calls elsewhere. The kernel keeps it in one piece, and gRPC writes whole
+  frames: it leaves one unfinished only where the socket's buffer is full, so is_between_frames() has nothing wait to
+  be sent, and no more than an eighth of the buffer to be acknowledged.
 - Nothing is written before gRPC's SETTINGS, the first frame of a connection.
 
 Elsewhere than on Linux there are none.
@@ -78,12 +78,12 @@ def _count(each: socket.socket, what: int) -> int:
     return number[0]
 
 
-def tell(each: socket.socket) -> None:
+def send_goaway(each: socket.socket) -> None:
     """Tells a client to call elsewhere."""
     each.send(FRAME, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
-def silent_s(each: socket.socket) -> float:
+def idle_s(each: socket.socket) -> float:
     """Seconds since something came of the client."""
     info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_NBYTES)
     (milliseconds,) = struct.unpack_from("@I", info, SILENT_OFFSET)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from freshet_serving.serving.codecs.messages import POOL, message
-from freshet_serving.serving.rpc.handlers import Calls, Handlers, parse
+from freshet_serving.serving.rpc.handlers import HandlerFactory, Handlers, parse
 
 VERSIONS = ("v1", "v1alpha")
 NOT_FOUND, UNIMPLEMENTED = 5, 12
@@ -15,10 +15,10 @@ NOT_FOUND, UNIMPLEMENTED = 5, 12
 class Reflection:
     """The reflection services. names: of those that it lists besides itself."""
 
-    def __init__(self, calls_of: Callable[[str], Calls], names: Iterable[str]) -> None:
+    def __init__(self, handlers_of: Callable[[str], HandlerFactory], names: Iterable[str]) -> None:
         own = [f"grpc.reflection.{version}.ServerReflection" for version in VERSIONS]
         self._names = sorted([*names, *own])
-        calls = calls_of("grpc")
+        calls = handlers_of("grpc")
         self.services: dict[str, Handlers] = {
             name: {"ServerReflectionInfo": calls.stream("ServerReflectionInfo", self._version(name.rpartition(".")[0]))}
             for name in own

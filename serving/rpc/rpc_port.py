@@ -6,10 +6,10 @@ Several processes may have the port: each listens by SO_REUSEPORT, and the kerne
 starts them reserves the port, by a socket that is bound and never listens: it makes sure that nobody else has it, and
 keeps it while processes come and go. A process that dies takes its own connections with it and nothing else.
 
-Bounded: a message (max_body_bytes), metadata, streams of a connection, connections (serving.front.holdings), how long
-one may take to begin, be idle (less where they run short: serving.rpc.rpc_room), or leave a ping unanswered. A client
-that pings more often than KEEPALIVE_MIN_MS is told to go away, and connects anew. What messages hold all together is
-not: gRPC reads one a call, and calls are as many as connections and streams allow.
+Bounded: a message (max_body_bytes), metadata, streams of a connection, connections (serving.front.resource_limits),
+how long one may take to begin, be idle (less where they run short: serving.rpc.idle_reaper), or leave a ping
+unanswered. A client that pings more often than KEEPALIVE_MIN_MS is told to go away, and connects anew. What messages
+hold all together is not: gRPC reads one a call, and calls are as many as connections and streams allow.
 
 TLS is gRPC's own too, and its handshakes, on its threads: 1.2 at least, ALPN h2, each with the newest certificates.
 
@@ -27,17 +27,17 @@ import grpc
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.access.access_guard import AccessGuard
-from freshet_serving.serving.access.certificates import Certificates, Shown
-from freshet_serving.serving.front.exchange import Exchanges
-from freshet_serving.serving.front.holdings import Connections
-from freshet_serving.serving.front.model_control import Act, Gate
+from freshet_serving.serving.access.certificates import Certificates, CertificateSource
+from freshet_serving.serving.front.exchange import ServingContext
+from freshet_serving.serving.front.model_control import ControlHandler, ModelControlAuthorizer
+from freshet_serving.serving.front.resource_limits import ConnectionLimits
 from freshet_serving.serving.front.shared_memory import Regions
-from freshet_serving.serving.rpc.goaway import say_goaway
-from freshet_serving.serving.rpc.handlers import Calls
+from freshet_serving.serving.rpc.goaway import send_goaway_to_all
+from freshet_serving.serving.rpc.handlers import HandlerFactory
 from freshet_serving.serving.rpc.health import Health
+from freshet_serving.serving.rpc.idle_reaper import ActiveCalls, IdleReaper
 from freshet_serving.serving.rpc.inference import Inference
 from freshet_serving.serving.rpc.reflection import Reflection
-from freshet_serving.serving.rpc.rpc_room import OpenCalls, RpcRoom
 from freshet_serving.serving.rpc.tfs import TensorFlowServing
 from freshet_serving.serving.telemetry.logs import AccessLog
 
@@ -58,19 +58,19 @@ class RpcPort:
 
     def __init__(
         self,
-        exchanges: Exchanges,
+        serving_context: ServingContext,
         *,
         address: str,
-        control: Act,
+        control: ControlHandler,
         regions: Regions | None = None,
         access: AccessLog | None = None,
         guard: AccessGuard | None = None,
-        tls: Shown | None = None,
+        tls: CertificateSource | None = None,
     ) -> None:
         """address: host:port, reserved. guard: whom every call meets; None for nobody. tls: what clients are
         shown; None where they speak without TLS. The rest: see DataApp."""
-        lifecycle, options = exchanges.lifecycle, exchanges.options
-        self._exchanges, self._tls, most = exchanges, tls, Connections.here().rpc
+        lifecycle, options = serving_context.lifecycle, serving_context.options
+        self._serving_context, self._tls, most = serving_context, tls, ConnectionLimits.here().rpc
         self._address, self._shutdown_timeout_s = address, options.shutdown_timeout_s
         self._options = [
             ("grpc.so_reuseport", 1),
@@ -88,18 +88,18 @@ class RpcPort:
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             ("grpc.max_allowed_incoming_connections", most),
         ]
-        answering = OpenCalls()
-        self._room = RpcRoom(answering, most, tls is not None)
+        answering = ActiveCalls()
+        self._idle_reaper = IdleReaper(answering, most, tls is not None)
         self._keeping: asyncio.Task[None] | None = None
-        calls_of = partial(Calls, exchanges, answering=answering, access=access, guard=guard)
-        gate = Gate(options.model_control, "" if guard is not None else options.admin_token)
+        handlers_of = partial(HandlerFactory, serving_context, answering=answering, access=access, guard=guard)
+        authorizer = ModelControlAuthorizer(options.model_control, "" if guard is not None else options.admin_token)
         services = {
-            **TensorFlowServing(lifecycle, calls_of, control, gate).services,
-            **Inference(lifecycle, calls_of, control, gate, regions, options.version).services,
+            **TensorFlowServing(lifecycle, handlers_of, control, authorizer).services,
+            **Inference(lifecycle, handlers_of, control, authorizer, regions, options.version).services,
         }
-        self._health = Health(lifecycle, calls_of, services)
+        self._health = Health(lifecycle, handlers_of, services)
         services |= self._health.services
-        services |= Reflection(calls_of, services).services
+        services |= Reflection(handlers_of, services).services
         self.services = services
         self._server: Any = None
         self._port = 0
@@ -120,7 +120,7 @@ class RpcPort:
             raise BadInput(f"{self._address}: cannot listen there")
         await server.start()
         self._server, self._port = server, bound
-        self._keeping = asyncio.get_running_loop().create_task(self._room.keep(bound))
+        self._keeping = asyncio.get_running_loop().create_task(self._idle_reaper.keep(bound))
 
     async def stop(self, hurry: bool = False) -> None:
         """Accepts nothing more; returns when what was in flight is answered, or too late. hurry: now; also after a call
@@ -136,25 +136,27 @@ class RpcPort:
         if not hurry and self._tls is None:
             # Half of the time is for what has begun.
             told_s = (loop.time() + end_s) / 2
-            await say_goaway(self._port, lambda: self._exchanges.begun, told_s)
+            await send_goaway_to_all(self._port, lambda: self._serving_context.begun, told_s)
         await self._server.stop(max(0.0, end_s - loop.time()))
 
 
-def _credentials(tls: Shown) -> grpc.ServerCredentials:
+def _credentials(tls: CertificateSource) -> grpc.ServerCredentials:
     """Credentials that follow the certificates."""
     given = tls()
 
     def newest() -> Any:
         """Called with each handshake, on a thread of gRPC's; None for those that it has."""
         nonlocal given
-        shown = tls()
-        if shown is given:
+        certificates = tls()
+        if certificates is given:
             return None
-        given = shown
-        return _configuration(shown)
+        given = certificates
+        return _configuration(certificates)
 
     return grpc.dynamic_ssl_server_credentials(_configuration(given), newest, bool(given.client_ca))
 
 
-def _configuration(shown: Certificates) -> Any:
-    return grpc.ssl_server_certificate_configuration([(shown.key, shown.chain)], shown.client_ca or None)
+def _configuration(certificates: Certificates) -> Any:
+    return grpc.ssl_server_certificate_configuration(
+        [(certificates.key, certificates.chain)], certificates.client_ca or None
+    )

@@ -11,20 +11,20 @@ from google.protobuf.json_format import ParseDict
 
 from freshet_serving.processor.engine import PredictReply
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.features.limits import Extent, RequestLimits
+from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.serving.codecs import examples, tfs_rpc
 from freshet_serving.serving.codecs.messages import POOL, message
 from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.codecs.wire import SIGNATURE, show
 from freshet_serving.serving.front import catalog, queries
-from freshet_serving.serving.front.exchange import Read
-from freshet_serving.serving.front.model_control import MAX_MODELS, Act, Document, Gate
-from freshet_serving.serving.front.queries import Answering
+from freshet_serving.serving.front.exchange import DecodedRequest
+from freshet_serving.serving.front.model_control import MAX_MODELS, ControlHandler, Document, ModelControlAuthorizer
+from freshet_serving.serving.front.queries import PredictionEngine
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.rpc.handlers import (
     Answer,
-    Calls,
+    HandlerFactory,
     Handlers,
     RpcExchange,
     generation_metadata,
@@ -43,14 +43,14 @@ class TensorFlowServing:
 
     def __init__(
         self,
-        lifecycle: Availability[Answering],
-        calls_of: Callable[[str], Calls],
-        control: Act,
-        gate: Gate,
+        lifecycle: Availability[PredictionEngine],
+        handlers_of: Callable[[str], HandlerFactory],
+        control: ControlHandler,
+        authorizer: ModelControlAuthorizer,
     ) -> None:
-        self._lifecycle, self._control, self._gate = lifecycle, control, gate
-        self._templates: Templates[tfs_rpc.PredictAsked] = Templates()
-        calls = calls_of("tfs_grpc")
+        self._lifecycle, self._control, self._authorizer = lifecycle, control, authorizer
+        self._templates: Templates[tfs_rpc.PredictParams] = Templates()
+        calls = handlers_of("tfs_grpc")
         self.services: dict[str, Handlers] = {
             f"{PACKAGE}PredictionService": {
                 "Predict": calls.raw("Predict", self._predict),
@@ -70,13 +70,13 @@ class TensorFlowServing:
         }
 
     async def _predict(self, data: bytes, exchange: RpcExchange) -> Answer:
-        open_ = partial(tfs_rpc.Predict, data, self._templates, exchange.shared.options)
+        open_ = partial(tfs_rpc.PredictDecoder, data, self._templates, exchange.shared.options)
         predict = await exchange.opened(data, open_, self._templates)
         result = await exchange.predict(
-            predict.asked, lambda manifest, limits: (predict.columns(manifest, limits), None), servable=True
+            predict.params, lambda manifest, limits: (predict.columns(manifest, limits), None), servable=True
         )
-        reply = tfs_rpc.encode(result.outputs, predict.asked, result.generation.version)
-        return reply, exchange.about(result.generation)
+        reply = tfs_rpc.encode(result.outputs, predict.params, result.generation.version)
+        return reply, exchange.trailing_metadata(result.generation)
 
     async def _classify(self, data: bytes, exchange: RpcExchange) -> Answer:
         request = await self._opened(exchange, "ClassificationRequest", data)
@@ -99,12 +99,12 @@ class TensorFlowServing:
             raise BadInput("Inference tasks must be non-empty")
         if len(request.tasks) > MAX_TASKS:
             raise TooLarge(f"tasks: at most {MAX_TASKS} wanted, got {len(request.tasks)}")
-        first = tfs_rpc.asked_of(request.tasks[0].model_spec)
+        first = tfs_rpc.predict_params(request.tasks[0].model_spec)
         for task in request.tasks:
             if task.method_name not in METHODS:
                 raise BadInput(f"Unsupported signature method_name: {show(task.method_name)}")
-            asked = tfs_rpc.asked_of(task.model_spec)
-            if asked._replace(signature="") != first._replace(signature=""):
+            params = tfs_rpc.predict_params(task.model_spec)
+            if params._replace(signature="") != first._replace(signature=""):
                 raise BadInput("All ModelSpecs in a MultiInferenceRequest must access the same model name and version.")
         result = await self._infer(request.tasks[0].model_spec, request.input, exchange)
         reply = message(f"{PACKAGE}MultiInferenceResponse")()
@@ -115,7 +115,7 @@ class TensorFlowServing:
                 _classify(result, answered.classification_result)
             else:
                 _regress(result, answered.regression_result)
-        return reply.SerializeToString(), exchange.about(result.generation)
+        return reply.SerializeToString(), exchange.trailing_metadata(result.generation)
 
     async def _opened(self, exchange: RpcExchange, kind: str, data: bytes) -> Any:
         """A message of examples."""
@@ -124,18 +124,18 @@ class TensorFlowServing:
     async def _infer(self, spec: Any, given: Any, exchange: RpcExchange) -> PredictReply:
         _check_name(spec)
 
-        def read(manifest: Manifest, limits: RequestLimits) -> Read:
-            extent = Extent(limits)
+        def read(manifest: Manifest, limits: RequestLimits) -> DecodedRequest:
+            extent = RequestSize(limits)
             return examples.columns(*examples.of_message(given, extent), manifest, extent), None
 
-        return await exchange.predict(tfs_rpc.asked_of(spec), read, servable=True)
+        return await exchange.predict(tfs_rpc.predict_params(spec), read, servable=True)
 
-    def _answer(self, asked: Any, result: PredictReply, reply: Any, exchange: RpcExchange) -> Answer:
-        self._set_spec(reply.model_spec, asked, result)
-        return reply.SerializeToString(), exchange.about(result.generation)
+    def _answer(self, params: Any, result: PredictReply, reply: Any, exchange: RpcExchange) -> Answer:
+        self._set_spec(reply.model_spec, params, result)
+        return reply.SerializeToString(), exchange.trailing_metadata(result.generation)
 
-    def _set_spec(self, spec: Any, asked: Any, result: PredictReply) -> None:
-        tfs_rpc.set_spec(spec, result.model, result.generation.version, asked.signature_name or SIGNATURE)
+    def _set_spec(self, spec: Any, params: Any, result: PredictReply) -> None:
+        tfs_rpc.set_spec(spec, result.model, result.generation.version, params.signature_name or SIGNATURE)
 
     async def _metadata(self, request: Any, context: Any) -> Any:
         _check_name(request.model_spec)
@@ -144,10 +144,10 @@ class TensorFlowServing:
         for field in request.metadata_field:
             if field != "signature_def":
                 raise BadInput(f"Metadata field {show(field)} is not supported")
-        asked = tfs_rpc.asked_of(request.model_spec)
-        manifest, generation = queries.servable_manifest(self._lifecycle.processor(), asked)
+        params = tfs_rpc.predict_params(request.model_spec)
+        manifest, generation = queries.servable_manifest(self._lifecycle.processor(), params)
         reply = message(f"{PACKAGE}GetModelMetadataResponse")()
-        reply.model_spec.name, reply.model_spec.version.value = asked.model, generation.version
+        reply.model_spec.name, reply.model_spec.version.value = params.model, generation.version
         signatures = ParseDict(catalog.signatures(manifest), message(f"{PACKAGE}SignatureDefMap")())
         reply.metadata["signature_def"].Pack(signatures)
         context.set_trailing_metadata(generation_metadata(generation))
@@ -156,13 +156,13 @@ class TensorFlowServing:
     async def _status(self, request: Any, context: Any) -> Any:
         if not request.HasField("model_spec"):
             raise BadInput("Missing ModelSpec")
-        statuses = queries.servable_status(self._lifecycle.processor(), tfs_rpc.asked_of(request.model_spec))
+        statuses = queries.servable_status(self._lifecycle.processor(), tfs_rpc.predict_params(request.model_spec))
         document = catalog.version_status(statuses)
         return ParseDict(document, message(f"{PACKAGE}GetModelStatusResponse")(), descriptor_pool=POOL)
 
     async def _reload(self, request: Any, context: Any) -> Any:
         """The error of a configuration that was read is in the call's status, as TensorFlow Serving puts it there."""
-        self._gate.check(headers_of(context).get(b"authorization"))
+        self._authorizer.authorize(headers_of(context).get(b"authorization"))
         which = request.config.WhichOneof("config")
         if which != "model_config_list":
             raise BadInput("ServerCore: a model_config_list wanted, as the config of a ModelServerConfig")

@@ -9,7 +9,7 @@ version_metrics    the metric families of loaded versions
 triton_statistics  what Triton's statistics extension says of each model
 tracing            traces of a sample of the requests
 otel               spans to an OpenTelemetry collector
-recorder           a sample of the requests, as Parquet
+request_recorder   a sample of the requests, as Parquet
 recorded_columns   requests as its columns, and back
 recorded_request   one of them, found by its id
 """
@@ -20,7 +20,7 @@ __all__ = [
     "metrics",
     "observers",
     "recorded_request",
-    "recorder",
+    "request_recorder",
     "tracing",
     "triton_statistics",
 ]

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.watching.keeper import Keeper
+from freshet_serving.processor.watching.periodic_thread import PeriodicThread
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.telemetry.metrics import BOUNDS_S, Counts, Metrics
 
@@ -53,7 +53,7 @@ class LiveSample(NamedTuple):
     data: bytes
 
 
-class _Counted(NamedTuple):
+class _CounterSnapshot(NamedTuple):
     """What had been counted at a time. codes, models: by status and by name; models: requests and rows."""
 
     at_s: float
@@ -75,10 +75,10 @@ class LiveSamples:
         self._lifecycle, self._metrics, self._now_s, self._unix_s = lifecycle, metrics, now_s, unix_s
         self._samples: deque[LiveSample] = deque()
         self._numbers = itertools.count(1)
-        self._before: _Counted | None = None
+        self._before: _CounterSnapshot | None = None
         self._lock = threading.Lock()
-        self._lookers: dict[object, Callable[[], None]] = {}
-        self._keeper = Keeper(self._tend, IDLE_S, LOOK_S, "freshet-live")
+        self._subscribers: dict[object, Callable[[], None]] = {}
+        self._keeper = PeriodicThread(self._maintain, IDLE_S, LOOK_S, "freshet-live")
         self.closed = False
 
     def start(self) -> None:
@@ -92,21 +92,21 @@ class LiveSamples:
             self._keeper.close()
         self._tell()
 
-    def look(self, told: Callable[[], None]) -> object:
+    def subscribe(self, told: Callable[[], None]) -> object:
         """Begins to look: told is called, on the sampler's thread, after each sample and at the end. Returns what
-        leave() takes."""
-        looker = object()
+        unsubscribe() takes."""
+        subscriber = object()
         with self._lock:
-            self._lookers[looker] = told
-        return looker
+            self._subscribers[subscriber] = told
+        return subscriber
 
-    def leave(self, looker: object) -> None:
+    def unsubscribe(self, subscriber: object) -> None:
         with self._lock:
-            self._lookers.pop(looker, None)
+            self._subscribers.pop(subscriber, None)
 
     @property
-    def lookers(self) -> int:
-        return len(self._lookers)
+    def subscribers(self) -> int:
+        return len(self._subscribers)
 
     def since(self, number: int) -> list[LiveSample]:
         """The samples after one; all there are, after 0."""
@@ -127,17 +127,17 @@ class LiveSamples:
                 self._samples.popleft()
         self._tell()
 
-    def _tend(self) -> bool:
+    def _maintain(self) -> bool:
         try:
             self.take()
         except Exception:
             log.exception("no sample could be taken")
-        return bool(self._lookers)
+        return bool(self._subscribers)
 
     def _tell(self) -> None:
         with self._lock:
-            lookers = list(self._lookers.values())
-        for told in lookers:
+            subscribers = list(self._subscribers.values())
+        for told in subscribers:
             told()
 
     def _document(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class LiveSamples:
         }
 
     def _models(
-        self, processor: ModelHost, now: _Counted, before: _Counted | None, since_s: float
+        self, processor: ModelHost, now: _CounterSnapshot, before: _CounterSnapshot | None, since_s: float
     ) -> dict[str, dict[str, Any]]:
         told = {}
         busiest = sorted(processor.catalogue, key=lambda name: -now.models.get(name, (0, 0))[0])
@@ -184,13 +184,15 @@ class LiveSamples:
         return told
 
 
-def _counted(counts: Counts, at_s: float) -> _Counted:
+def _counted(counts: Counts, at_s: float) -> _CounterSnapshot:
     histogram, codes = [0] * (len(BOUNDS_S) + 1), dict[int, int]()
     for protocol, code, numbers, _ in counts.series():
         if protocol != OTHER:
             histogram = [a + b for a, b in zip(histogram, numbers)]
             codes[code] = codes.get(code, 0) + sum(numbers)
-    return _Counted(at_s, histogram, codes, {name: (requests, rows) for name, requests, rows in counts.predictions()})
+    return _CounterSnapshot(
+        at_s, histogram, codes, {name: (requests, rows) for name, requests, rows in counts.predictions()}
+    )
 
 
 def _gained(now: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]:

@@ -31,7 +31,7 @@ from typing import Any, TextIO
 
 from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.errors import FreshetError, printable
-from freshet_serving.processor.standing_thread import COME_S, spawn
+from freshet_serving.processor.standby_thread import COME_S, spawn
 
 BURST, INTERVAL_S = 20, 10.0
 STANDARD_ERROR = 2
@@ -81,7 +81,7 @@ class JsonFormatter(logging.Formatter):
 
 
 @dataclass(slots=True)
-class Outlet:
+class LogSite:
     """A place of the code that logs. free_s: from when on its next line may be written, but for the burst. held: the
     first line that could not be; more: how many came after it."""
 
@@ -98,14 +98,14 @@ class Outlet:
         return True
 
 
-class ThinnedHandler(logging.StreamHandler[TextIO]):
+class RateLimitedHandler(logging.StreamHandler[TextIO]):
     """Writes records to a stream, floods thinned out."""
 
     def __init__(self, stream: TextIO, clock: Clock | None = None, later: Later | None = None) -> None:
         super().__init__(stream)
         self._clock, self._later = clock or SystemClock(), later or _in_a_thread
-        self._outlets: dict[tuple[str, int], Outlet] = {}
-        # When let_go() is to be called; one that is late by COME_S never will be.
+        self._sites: dict[tuple[str, int], LogSite] = {}
+        # When flush_suppressed() is to be called; one that is late by COME_S never will be.
         self._due_s = -math.inf
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -113,7 +113,7 @@ class ThinnedHandler(logging.StreamHandler[TextIO]):
         if record.levelno < logging.WARNING:
             super().emit(record)
             return
-        outlet = self._outlets.setdefault((record.pathname, record.lineno), Outlet())
+        outlet = self._sites.setdefault((record.pathname, record.lineno), LogSite())
         if outlet.held is not None:
             outlet.more += 1
         elif outlet.take(self._clock.now_s()):
@@ -122,12 +122,12 @@ class ThinnedHandler(logging.StreamHandler[TextIO]):
             outlet.held = record
         self._ask()
 
-    def let_go(self, everything: bool = False) -> None:
+    def flush_suppressed(self, everything: bool = False) -> None:
         """Writes what was held back and has its turn; everything: whether it has or not."""
         self.acquire()
         try:
             self._due_s = -math.inf
-            for outlet in list(self._outlets.values()):
+            for outlet in list(self._sites.values()):
                 held = outlet.held
                 if held is not None and (outlet.take(self._clock.now_s()) or everything):
                     held.__dict__["more"] = outlet.more
@@ -139,20 +139,20 @@ class ThinnedHandler(logging.StreamHandler[TextIO]):
 
     def close(self) -> None:
         """See logging.Handler: nothing that was held back is lost."""
-        self.let_go(everything=True)
+        self.flush_suppressed(everything=True)
         super().close()
 
     def _ask(self) -> None:
-        """Has let_go() called when the next line has its turn, once for all of them."""
+        """Has flush_suppressed() called when the next line has its turn, once for all of them."""
         now_s = self._clock.now_s()
         if now_s < self._due_s + COME_S:
             return
-        turns_s = [outlet.free_s for outlet in self._outlets.values() if outlet.held is not None]
+        turns_s = [outlet.free_s for outlet in self._sites.values() if outlet.held is not None]
         if turns_s:
             # Where no thread can be started, the next line of the flood asks again, or the end of the log does.
             with contextlib.suppress(RuntimeError, MemoryError, FreshetError):
                 delay_s = max(0.0, min(turns_s) - now_s)
-                self._later(delay_s, self.let_go)
+                self._later(delay_s, self.flush_suppressed)
                 self._due_s = now_s + delay_s
 
 
@@ -168,7 +168,7 @@ def _in_a_thread(delay_s: float, act: Callable[[], None]) -> None:
 
 def log_to_stderr(level: str, form: str, process: str = "") -> None:
     """Sends this process's log there, and what ends a thread. process: "" where there is one only."""
-    handler = ThinnedHandler(sys.stderr)
+    handler = RateLimitedHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process) if form == "json" else TextFormatter(process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("uvicorn", "urllib3", "opentelemetry"):
@@ -185,7 +185,7 @@ def _thread_ended(ended: threading.ExceptHookArgs) -> None:
         logging.getLogger("freshet").error("thread %s has ended by an error", name, exc_info=ended.exc_value)
 
 
-def last_words() -> None:
+def enable_faulthandler() -> None:
     """Has a process that a signal ends (a page of a mapped file that is gone, an invalid address) say on standard error
     which signal, and where it was, before it dies of it. In lines of the interpreter's own, whatever the log's form."""
     faulthandler.enable(STANDARD_ERROR, all_threads=False)

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.overview import model_stats, version_stats
-from freshet_serving.processor.tables.tier import Tally
+from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching.stats import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.telemetry.mirror_metrics import mirror_families
@@ -60,7 +60,7 @@ COUNTERS: tuple[tuple[str, str, Value], ...] = (
         lambda s: s.remote.cached if s.remote else None,
     ),
     (
-        "freshet_model_remote_lost_ids",
+        "freshet_model_remote_unavailable_ids",
         "Of those, ids whose row could not be had.",
         lambda s: s.remote.lost if s.remote else None,
     ),
@@ -100,12 +100,12 @@ GAUGES: tuple[tuple[str, str, Value], ...] = (
     ),
 )
 # name, help, value of one table with a memory budget
-TIER_COUNTERS: tuple[tuple[str, str, Callable[[Tally], int]], ...] = (
+TIER_COUNTERS: tuple[tuple[str, str, Callable[[TierStats], int]], ...] = (
     ("freshet_table_hot_lookups", "Lookups answered from memory.", lambda t: t.hot_lookups),
     ("freshet_table_cold_lookups", "Lookups answered from disk.", lambda t: t.cold_lookups),
     ("freshet_table_compactions", "Segments of the log that were rewritten.", lambda t: t.compactions),
 )
-TIER_GAUGES: tuple[tuple[str, str, Callable[[Tally], int]], ...] = (
+TIER_GAUGES: tuple[tuple[str, str, Callable[[TierStats], int]], ...] = (
     ("freshet_table_hot_rows", "Rows in memory.", lambda t: t.hot_rows),
     ("freshet_table_log_bytes", "Disk taken by cold rows that deltas changed.", lambda t: t.log_nbytes),
 )
@@ -117,7 +117,7 @@ SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] =
     ("freshet_session_batches", "Batches run.", lambda s: s.batches),
     ("freshet_session_padded_rows", "Rows computed only to fill a bucket.", lambda s: s.padded_rows),
     (
-        "freshet_session_user_once_requests",
+        "freshet_session_user_split_requests",
         "Requests whose user's part of the dense graph was computed once for all candidates.",
         lambda s: s.user_once,
     ),
@@ -346,7 +346,7 @@ class Metrics(Collector):
 def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
     ready = GaugeMetricFamily("freshet_model_ready", "1 when a version of the model answers.", labels=("model",))
     refused = GaugeMetricFamily(
-        "freshet_version_refused", "1 when the version cannot be served as it is.", labels=("model", "version")
+        "freshet_version_load_failed", "1 when the version cannot be served as it is.", labels=("model", "version")
     )
     held = GaugeMetricFamily(
         "freshet_model_lock_held_seconds",
@@ -372,11 +372,11 @@ def _guard_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
     held = CounterMetricFamily(
         "freshet_deltas_held", "Deltas that were found out of line before they were served.", labels=("model", "kind")
     )
-    taken_back = CounterMetricFamily(
-        "freshet_deltas_taken_back", "How often what was served was rolled back by itself.", labels=("model", "kind")
+    auto_rollbacks = CounterMetricFamily(
+        "freshet_deltas_rolled_back", "How often what was served was rolled back by itself.", labels=("model", "kind")
     )
     released = CounterMetricFamily(
-        "freshet_delta_holds_released",
+        "freshet_deltas_auto_released",
         "Holds that this server has lifted by itself: the newest generation was in line with what was served.",
         labels=("model",),
     )
@@ -386,15 +386,15 @@ def _guard_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
         labels=("model",),
     )
     for name, model in sorted(catalogue.items()):
-        done = model.vigilance
+        done = model.guard_stats
         for kind, count in sorted(done.held.items()):
             held.add_metric((name, kind), count)
-        for kind, count in sorted(done.taken_back.items()):
-            taken_back.add_metric((name, kind), count)
+        for kind, count in sorted(done.auto_rollbacks.items()):
+            auto_rollbacks.add_metric((name, kind), count)
         released.add_metric((name,), done.released)
         cumulated = buckets(done.preview_s.bounds, done.preview_s.counts)
         preview.add_metric((name,), cumulated, done.preview_s.total)
-    yield from (held, taken_back, released, preview)
+    yield from (held, auto_rollbacks, released, preview)
 
 
 def _request_families(counts: Counts) -> Iterator[Metric]:
@@ -462,7 +462,7 @@ def _group_families(groups: Mapping[str, GroupStats]) -> Iterator[Metric]:
     queue = GaugeMetricFamily("freshet_queue_rows", "Candidate rows waiting for a session.", labels=("group",))
     runs = CounterMetricFamily("freshet_session_runs", "Runs of an executable, by bucket.", labels=("group", "bucket"))
     refused = CounterMetricFamily(
-        "freshet_queue_refused",
+        "freshet_queue_shed",
         "Requests refused at once: the queue had no room (full), or no answer in time was to be expected (late).",
         labels=("group", "reason"),
     )

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from freshet_serving.processor.mirror.mirrored_repository import MirroredRepository
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.mirror.mirrored_repository import MirroredRepository
+from freshet_serving.processor.repository.model_repository import Repository
 
 
 def mirror_families(repository: Repository) -> Iterator[Metric]:
@@ -28,14 +28,14 @@ def mirror_families(repository: Repository) -> Iterator[Metric]:
         nbytes.add_metric((direction,), count)
     yield from (requests, nbytes)
     yield GaugeMetricFamily(
-        "freshet_store_seen_seconds",
+        "freshet_store_poll_age_seconds",
         "Since the object store was last asked for all that is new of the versions that are followed.",
         mirror.seen_s(),
     )
     yield GaugeMetricFamily(
-        "freshet_store_listed_seconds",
+        "freshet_store_listing_age_seconds",
         "Since the object store was last listed to the end: new models, versions and labels are seen by that.",
         mirror.listing.ended_ago_s(),
     )
     yield GaugeMetricFamily("freshet_mirror_bytes", "Disk that the mirror takes.", mirror.nbytes)
-    yield GaugeMetricFamily("freshet_mirror_limit_bytes", "Disk that it may take.", mirror.most_nbytes)
+    yield GaugeMetricFamily("freshet_mirror_limit_bytes", "Disk that it may take.", mirror.max_nbytes)

@@ -2,8 +2,8 @@
 
 One row a candidate: a column for each feature under its own name, as models.data reads it (id int64, float float32,
 string binary, ids and strings lists of these); a column freshet.input.NAME or freshet.input.NAME.COLUMN for each number
-that a request sends and no such feature is, as where a stage reads it. serving.telemetry.recorder lists those beside
-them.
+that a request sends and no such feature is, as where a stage reads it. serving.telemetry.request_recorder lists those
+beside them.
 
 Invariants
 - The value of an input that a request sends once, for all of its rows, is in the request's first row; its other rows
@@ -47,7 +47,7 @@ CELL_NBYTES = 9
 """Of a row of any column, beside the bytes of strings and lists: 8 of a number or two offsets, and the null's bit."""
 
 
-class Recorded(NamedTuple):
+class RecordedColumn(NamedTuple):
     """A column of the file: kind as TYPES has it, column of the input, or -1 where that is all of it."""
 
     name: str
@@ -56,11 +56,13 @@ class Recorded(NamedTuple):
     column: int
 
 
-def recorded(manifest: Manifest) -> list[Recorded]:
+def recorded(manifest: Manifest) -> list[RecordedColumn]:
     """The columns that hold a request: every number of every input, those that are a feature under its name."""
     inputs = {i.name for i in manifest.inputs}
     columns = [
-        Recorded(f.name, f.kind, f.input, f.column) for f in manifest.features if f.input in inputs and f.kind != FLOATS
+        RecordedColumn(f.name, f.kind, f.input, f.column)
+        for f in manifest.features
+        if f.input in inputs and f.kind != FLOATS
     ]
     there = {(c.input, max(c.column, 0)) for c in columns}
     for spec in manifest.inputs:
@@ -68,7 +70,7 @@ def recorded(manifest: Manifest) -> list[Recorded]:
         for at in range(spec.columns or 1):
             if (spec.name, at) not in there:
                 name = f"{INPUT}{spec.name}.{at}" if spec.columns else f"{INPUT}{spec.name}"
-                columns.append(Recorded(name, kind, spec.name, at if spec.columns else -1))
+                columns.append(RecordedColumn(name, kind, spec.name, at if spec.columns else -1))
     return columns
 
 
@@ -139,7 +141,7 @@ class RecordedColumns:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def _values(column: Column, recorded: Recorded, spec: Input) -> pa.Array:
+def _values(column: Column, recorded: RecordedColumn, spec: Input) -> pa.Array:
     """The values of a column of the file, as many rows as were sent."""
     if isinstance(column, Ragged):
         values = _strings(column.values) if isinstance(column.values, Strings) else pa.array(column.values)

@@ -27,7 +27,7 @@ Snapshot = Mapping[str, Counts]
 """By "model/version"."""
 
 
-class _Answered:
+class _InferenceStats:
     """What was answered of one version, in seconds: converted where it is read, since it is counted with every
     request. batches: by the bits of the number of rows less one, [executions, input, infer and output seconds]."""
 
@@ -56,7 +56,7 @@ class AnswerCounts:
     """Requests answered, by model and version. Written by one event loop."""
 
     def __init__(self, unix_s: Callable[[], float] = time.time) -> None:
-        self._of: dict[tuple[str, int], _Answered] = {}
+        self._of: dict[tuple[str, int], _InferenceStats] = {}
         self._unix_s, self._process = unix_s, secrets.token_hex(8)
 
     def succeeded(self, model: str, version: int, rows: int, seconds: float, timing: Timing | None = None) -> None:
@@ -95,8 +95,8 @@ class AnswerCounts:
             for (model, version), answered in self._of.copy().items()
         }
 
-    def _new(self, model: str, version: int) -> _Answered:
-        answered = self._of[model, version] = _Answered()
+    def _new(self, model: str, version: int) -> _InferenceStats:
+        answered = self._of[model, version] = _InferenceStats()
         return answered
 
 

@@ -23,7 +23,7 @@ COUNTERS: tuple[tuple[str, str, Callable[[VersionStats], float]], ...] = (
 GAUGES: tuple[tuple[str, str, Callable[[VersionStats], float]], ...] = (
     ("freshet_version_step", "Step of the newest delta that the version serves.", lambda s: s.generation.step),
     ("freshet_version_share", "Share of the requests that name no version.", lambda s: s.share),
-    ("freshet_version_out", "1 when the version has been taken out of the split.", lambda s: bool(s.out)),
+    ("freshet_version_ejected", "1 when the version has been taken out of the split.", lambda s: bool(s.out)),
 )
 
 

@@ -19,9 +19,9 @@ import logging
 import select
 import socket
 
-from freshet_serving.serving.front.backlog import HANDSHAKE_S, refuse_newcomers
-from freshet_serving.serving.workers.fleet import Fleet
-from freshet_serving.serving.workers.fleet_host import FleetHost
+from freshet_serving.serving.front.backlog import HANDSHAKE_S, refuse_new_connections
+from freshet_serving.serving.workers.worker_pool import WorkerPool
+from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
 
 log = logging.getLogger("freshet.fleet")
 
@@ -35,9 +35,9 @@ LAST_HAND_S = 1.0
 class Acceptor:
     """The supervisor's data port, with the verbs of serving.http.port.HttpPort."""
 
-    def __init__(self, listener: socket.socket, fleet: Fleet) -> None:
-        self._listener, self._fleet = listener, fleet
-        self.host: FleetHost | None = None
+    def __init__(self, listener: socket.socket, worker_pool: WorkerPool) -> None:
+        self._listener, self._worker_pool = listener, worker_pool
+        self.host: WorkerPoolHost | None = None
         self._held: socket.socket | None = None
         self._settled = self._starved = False
         self._ending = asyncio.Event()
@@ -57,11 +57,11 @@ class Acceptor:
             self._retry.cancel()
         if self._held is not None:
             self._held.close()
-        self._fleet.end()
-        await asyncio.to_thread(self._fleet.join)
+        self._worker_pool.end()
+        await asyncio.to_thread(self._worker_pool.join)
 
     def opened(self) -> None:
-        """See serving.server.Front: the workers answer predictions from now on."""
+        """See serving.server.Frontend: the workers answer predictions from now on."""
         assert self.host is not None, "models are loaded by it"
         self.host.opened()
 
@@ -70,9 +70,9 @@ class Acceptor:
         if self.host is not None:
             await asyncio.to_thread(self.host.drain)
 
-    def release(self, share: float) -> None:
-        """See serving.server.Front."""
-        self._fleet.release(share)
+    def drain_share(self, share: float) -> None:
+        """See serving.server.Frontend."""
+        self._worker_pool.drain_share(share)
 
     def end(self) -> None:
         """Stops accepting and has the workers finish what is in flight."""
@@ -82,11 +82,11 @@ class Acceptor:
         """Makes the workers end without waiting for what is in flight."""
         self._ending.set()
         self._hurried.set()
-        self._fleet.abort()
+        self._worker_pool.abort()
 
     async def _hand_out_rest(self) -> None:
         """Returns when nobody waits any more, nor can come; or when nobody takes who waits."""
-        refuse_newcomers(self._listener)
+        refuse_new_connections(self._listener)
         loop = asyncio.get_running_loop()
         first_s, last_s = loop.time() + HANDSHAKE_S, loop.time() + LAST_HAND_S
         while (now_s := loop.time()) < first_s or (self._waiting() and now_s < last_s):
@@ -103,7 +103,7 @@ class Acceptor:
         return self._held is not None or bool(queue.poll(0))
 
     def _accept(self) -> None:
-        if self._fleet.uneven and not self._settled:
+        if self._worker_pool.unbalanced and not self._settled:
             self._settled = True
             self._pause(SETTLE_S)
             return
@@ -121,7 +121,7 @@ class Acceptor:
                     self._pause(RETRY_S)
                     return
                 self._starved = False
-            if not self._fleet.hand(self._held):
+            if not self._worker_pool.hand_off(self._held):
                 self._pause(RETRY_S)
                 return
             self._held.close()

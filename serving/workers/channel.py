@@ -43,11 +43,11 @@ PART, INLINE, MEMFD = b"+", b"J", b"M"
 Message = dict[str, Any]
 
 
-class Gone(Exception):
+class ChannelClosed(Exception):
     """The process at the other end is not there any more, or talks nonsense."""
 
 
-class Starved(Exception):
+class DescriptorsExhausted(Exception):
     """A message came without its descriptors: this process may have no more. message: what it says."""
 
     def __init__(self, message: Message) -> None:
@@ -89,7 +89,7 @@ class Channel:
         except BlockingIOError:
             return False
         except OSError:
-            raise Gone("the other process has gone") from None
+            raise ChannelClosed("the other process has gone") from None
         finally:
             self._sending.release()
         return True
@@ -103,16 +103,16 @@ class Channel:
             except BlockingIOError:
                 return None
             except OSError:
-                raise Gone("the other process has gone") from None
+                raise ChannelClosed("the other process has gone") from None
             for level, kind, raw in extra:
                 if (level, kind) == RIGHTS:
                     self._parts += array("i", raw[: len(raw) - len(raw) % INT_NBYTES])
             if not data:
                 self._drop_parts()
-                raise Gone("the other process has gone")
+                raise ChannelClosed("the other process has gone")
             if got & socket.MSG_TRUNC or len(self._parts) > MAX_MESSAGE_FDS:
                 self._drop_parts()
-                raise Gone("the other process sent more than fits")
+                raise ChannelClosed("the other process sent more than fits")
             self._starved = self._starved or bool(got & socket.MSG_CTRUNC)
             if self._starved and data[:1] != MEMFD:
                 # So there is room again for the JSON, where that comes as a descriptor.
@@ -138,7 +138,7 @@ class Channel:
                     self._packet(PART, fds[start : min(start + MAX_FDS, ahead)])
                 self._packet(data, fds[ahead:])
             except OSError:
-                raise Gone("the other process has gone") from None
+                raise ChannelClosed("the other process has gone") from None
 
     def _packet(self, data: bytes, fds: Sequence[int], flags: int = 0) -> None:
         # Not socket.send_fds and recv_fds: they drop their flags.
@@ -161,9 +161,9 @@ class Channel:
         except (ValueError, IndexError, OSError):
             for fd in fds:
                 os.close(fd)
-            raise Gone("the other process sent what is not a message") from None
+            raise ChannelClosed("the other process sent what is not a message") from None
         if starved:
-            raise Starved(message)
+            raise DescriptorsExhausted(message)
         return message, fds
 
     def _drop_parts(self) -> None:

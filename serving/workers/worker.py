@@ -35,10 +35,10 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
-from freshet_serving.processor.allowance import Allowance
 from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.errors import FreshetError, NotReady, shortage
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
+from freshet_serving.processor.resource_limits import ResourceLimits
 from freshet_serving.processor.sessions.group import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.placement import Groups
@@ -49,21 +49,21 @@ from freshet_serving.processor.tables.remote.settings import RemoteConfig
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import Routes, VersionStatus, find
 from freshet_serving.processor.versions.traffic import Traffic
-from freshet_serving.serving.access.credentials import DATA_PLACE, Access, Credentials
+from freshet_serving.serving.access.credentials import DATA_PLACE, AccessControl, Credentials
 from freshet_serving.serving.data_ports import DataPorts
-from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.guarded_protocol import GuardedProtocol
 from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
 from freshet_serving.serving.http.protocol import PredictProtocol
 from freshet_serving.serving.lifecycle import Lifecycle
-from freshet_serving.serving.loading.priority import give_way
-from freshet_serving.serving.telemetry.logs import last_words, log_to_stderr
+from freshet_serving.serving.loading.priority import lower_priority
+from freshet_serving.serving.telemetry.logs import enable_faulthandler, log_to_stderr
 from freshet_serving.serving.telemetry.metrics import Counts
 from freshet_serving.serving.telemetry.observers import Observers
-from freshet_serving.serving.workers.changes import Receiver
-from freshet_serving.serving.workers.channel import Channel, Gone, Message, Starved, refusal
-from freshet_serving.serving.workers.parcel import Unpacker
-from freshet_serving.serving.workers.sequences import Sequences
+from freshet_serving.serving.workers.array_packing import ArrayUnpacker
+from freshet_serving.serving.workers.channel import Channel, ChannelClosed, DescriptorsExhausted, Message, refusal
+from freshet_serving.serving.workers.frame_transfer import FrameReceiver
+from freshet_serving.serving.workers.keyed_executor import KeyedExecutor
 from freshet_serving.serving.workers.worker_counts import Report, trial_key
 
 log = logging.getLogger("freshet.worker")
@@ -90,7 +90,7 @@ class WorkerPredictor(Predictor):
         self.concerns: tuple[str, ...] = ()
         self._models: dict[str, Routes[Replica]] = {}
 
-    def reroute(self, message: Message, replicas: dict[int, Receiver]) -> None:
+    def reroute(self, message: Message, replicas: dict[int, FrameReceiver]) -> None:
         """Takes the supervisor's routes for its own, all at once."""
         self._models = {
             name: Routes(
@@ -104,7 +104,7 @@ class WorkerPredictor(Predictor):
         }
         shadows = {name: routes.shadow for name, routes in self._models.items() if routes.shadow is not None}
         trials = [pair for routes in self._models.values() for pair in routes.trials()]
-        self.follow({name: routes.traffic for name, routes in self._models.items()}, shadows, trials)
+        self.update_traffic({name: routes.traffic for name, routes in self._models.items()}, shadows, trials)
         self.ready = message["ready"]
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
@@ -153,20 +153,20 @@ class GuardedCountedProtocol(CountedProtocol, GuardedProtocol):
 
 
 class Worker:
-    """A worker's process. settings: of fleet.WorkerSettings and fleet.Fleet."""
+    """A worker's process. settings: of fleet.WorkerSettings and fleet.WorkerPool."""
 
-    def __init__(self, channel: Channel, settings: Message, unpacker: Unpacker) -> None:
-        self._channel, self._seat = channel, int(settings["seat"])
-        options = FrontOptions(**settings["front"])
+    def __init__(self, channel: Channel, settings: Message, unpacker: ArrayUnpacker) -> None:
+        self._channel, self._slot = channel, int(settings["seat"])
+        options = FrontendOptions(**settings["front"])
         self._ended_connections, computing, beats = unpacker.unpack(settings["board"])
-        self._access = Access(options.admin_token, unpacker.unpack(settings["meters"]))
+        self._access = AccessControl(options.admin_token, unpacker.unpack(settings["meters"]))
         self._clock = SystemClock()
-        self._occupancy = Occupancy(Allowance.here().cores, computing, self._seat, beats)
+        self._occupancy = Occupancy(ResourceLimits.here().cores, computing, self._slot, beats)
         groups = Groups(SessionConfig.of(settings["session_options"]), self._clock, self._occupancy)
         self._predictor = WorkerPredictor(groups, self._clock, RequestLimits.of(options))
         self._lifecycle: Lifecycle[WorkerPredictor] = Lifecycle()
         self._metrics = WorkerMetrics(self._scrape)
-        self._watching = Observers(options, self._seat)
+        self._watching = Observers(options, self._slot)
         self._watching.count(self._metrics)
         self._watching.record(self._predictor, self._metrics)
         self._ports = DataPorts(
@@ -177,13 +177,13 @@ class Worker:
             http=None,
             grpc=settings["grpc_address"],
             control=self._control,
-            guard=self._access.guard(DATA_PLACE + self._seat) if options.api_keys else None,
+            guard=self._access.guard(DATA_PLACE + self._slot) if options.api_keys else None,
             tls=self._access.certificates if options.tls_cert else None,
             protocol=GuardedCountedProtocol if options.api_keys else CountedProtocol,
             protocol_options={"ended": self._connection_ended},
         )
-        self._changes = Sequences(CHANGES, "freshet-changes", give_way)
-        self._receivers: dict[int, Receiver] = {}
+        self._changes = KeyedExecutor(CHANGES, "freshet-changes", lower_priority)
+        self._receivers: dict[int, FrameReceiver] = {}
         remote = settings["remote"]
         self._remote = RemoteTables.of(RemoteConfig(**remote), self._clock) if remote else None
         self._adopting: set[asyncio.Task[None]] = set()
@@ -194,7 +194,7 @@ class Worker:
     async def run(self) -> None:
         """Serves until the supervisor says end."""
         loop = self._loop = asyncio.get_running_loop()
-        serving = asyncio.create_task(self._ports.take_connections())
+        serving = asyncio.create_task(self._ports.serve_http())
         serving.add_done_callback(lambda _: self._ports.http.listening.set())
         await self._ports.http.listening.wait()
         loop.add_reader(self._channel.fileno(), self._read)
@@ -214,10 +214,10 @@ class Worker:
                 if received is None:
                     return
                 self._act(*received)
-        except Gone:
+        except ChannelClosed:
             log.error("the supervisor has gone")
             os._exit(1)
-        except Starved as starved:
+        except DescriptorsExhausted as starved:
             self._refuse(starved.message)
         # Connections wait in the channel, and then at the supervisor, which hands them to others.
         self._loop.remove_reader(self._channel.fileno())
@@ -248,9 +248,9 @@ class Worker:
             self._adopting.add(task)
             task.add_done_callback(self._adopting.discard)
         elif op == "shed":
-            self._ports.shed(message["count"])
+            self._ports.drain_some(message["count"])
         elif op == "release":
-            self._ports.release(message["share"])
+            self._ports.drain_share(message["share"])
         elif op == "unready":
             self._notice(message["seats"], message["stale"])
             self._predictor.concerns = tuple(message["concerns"])
@@ -285,7 +285,7 @@ class Worker:
     async def _take_calls(self, message: Message) -> None:
         """With the first routes come gRPC's connections: the kernel gives them to whoever listens."""
         try:
-            await self._ports.take_calls()
+            await self._ports.start_grpc()
         except FreshetError as error:
             log.error("gRPC calls cannot be taken: %s", error)
             os._exit(1)
@@ -303,14 +303,18 @@ class Worker:
         await asyncio.gather(*self._adopting, return_exceptions=True)
         self._ports.end()
 
-    def _notice(self, seats: list[int], stale: str) -> None:
+    def _notice(self, worker_slots: list[int], stale: str) -> None:
         """Seats of others that show no life: clients that keep connections to them hang, so none is to be sent here.
         stale: why what all of them serve is too old."""
-        silent = f"worker {seats[0]} does" if len(seats) == 1 else f"workers {', '.join(map(str, seats))} do"
-        self._lifecycle.obstruct(f"server: {silent} not answer" if seats else stale)
+        silent = (
+            f"worker {worker_slots[0]} does"
+            if len(worker_slots) == 1
+            else f"workers {', '.join(map(str, worker_slots))} do"
+        )
+        self._lifecycle.block_readiness(f"server: {silent} not answer" if worker_slots else stale)
 
     def _connection_ended(self) -> None:
-        self._ended_connections[self._seat] += 1
+        self._ended_connections[self._slot] += 1
 
     def _reroute(self, message: Message) -> None:
         self._predictor.reroute(message, self._receivers)
@@ -339,9 +343,9 @@ class Worker:
         """One step in the life of a version; on a thread of changes."""
         op, key = message["op"], message["version"]
         try:
-            with Unpacker(fds) as unpacker:
+            with ArrayUnpacker(fds) as unpacker:
                 if op == "open":
-                    self._receivers[key] = Receiver(message, unpacker, self._options_of, self._clock, self._remote)
+                    self._receivers[key] = FrameReceiver(message, unpacker, self._options_of, self._clock, self._remote)
                 elif op == "frame":
                     self._receivers[key].prepare(message, unpacker)
                 elif op == "preview":
@@ -359,7 +363,7 @@ class Worker:
             self._reply(message, error=[type(error).__name__, str(error)])
         except Exception as error:
             if (short := shortage(error)) is not None:
-                self._reply(message, error=[type(short).__name__, f"worker {self._seat}: {short}"])
+                self._reply(message, error=[type(short).__name__, f"worker {self._slot}: {short}"])
                 return
             log.exception("a change of a version failed")
             self._reply(message, error=[type(error).__name__, "a worker could not take the change"])
@@ -374,7 +378,7 @@ class Worker:
         if "id" in message:
             try:
                 self._channel.send({"op": "reply", "id": message["id"], **fields})
-            except Gone:
+            except ChannelClosed:
                 log.error("the supervisor has gone")
                 os._exit(1)
 
@@ -385,11 +389,11 @@ class Worker:
         replicas = {str(key): receiver.replica for key, receiver in list(self._receivers.items())}
         lookups = {key: groups.counts(replica).tolist() for key, replica in replicas.items()}
         sketches = {key: groups.sketch(replica).to_json() for key, replica in replicas.items()}
-        compared = self._predictor.compared()
+        shadow_comparisons = self._predictor.shadow_comparisons()
         shadows = {
             key: {"differences": done.differences.to_json(), "dropped": done.dropped}
             for key, r in replicas.items()
-            if (done := compared.get((r.manifest.model, r.manifest.version))) is not None
+            if (done := shadow_comparisons.get((r.manifest.model, r.manifest.version))) is not None
         }
         keys = {replica: key for key, replica in replicas.items()}
         trials = {
@@ -399,11 +403,11 @@ class Worker:
         }
         costs = {key: list(replica.cost.items()) for key, replica in replicas.items()}
         computes = {key: list(replica.computes.items()) for key, replica in replicas.items()}
-        parts_turns = {key: list(replica.parts_turns) for key, replica in replicas.items()}
+        user_split_thresholds = {key: list(replica.user_split_thresholds) for key, replica in replicas.items()}
         remote = {key: asdict(r.remote.statistics()) for key, r in replicas.items() if r.remote is not None}
         work = {name: asdict(group.work) for name, group in statistics.items()}
         now = {name: [group.sessions, group.queue_rows] for name, group in statistics.items()}
-        served = self._ports.submitter.served.snapshot()
+        served = self._ports.dispatcher.served.snapshot()
         counters = {
             **self._metrics.snapshot(),
             "groups": work,
@@ -420,7 +424,7 @@ class Worker:
                 "groups": now,
                 "costs": costs,
                 "computes": computes,
-                "parts_turns": parts_turns,
+                "parts_turns": user_split_thresholds,
                 "cpu_s": usage.ru_utime + usage.ru_stime,
             },
         }
@@ -441,7 +445,7 @@ class Worker:
         return text.encode()
 
     def _control(self, operation: str, arguments: Message) -> Message:
-        """See serving.front.model_control.Act: the supervisor acts; on a thread of its own."""
+        """See serving.front.model_control.ControlHandler: the supervisor acts; on a thread of its own."""
         answer = self._ask({"op": "control", "operation": operation, "arguments": arguments}, CONTROL_TIMEOUT_S)
         if "error" in answer:
             raise refusal(*answer["error"])
@@ -456,7 +460,7 @@ class Worker:
         try:
             self._channel.send({**message, "id": number})
             return asked.result(timeout_s)
-        except (Gone, TimeoutError):
+        except (ChannelClosed, TimeoutError):
             raise NotReady(f"{message['op']}: the supervisor does not answer") from None
         finally:
             self._asked.pop(number, None)
@@ -467,15 +471,15 @@ def main(fd: int) -> int:
     channel = Channel(socket.socket(fileno=fd))
     try:
         received = channel.receive()
-    except Gone:
+    except ChannelClosed:
         return 1
     assert received is not None, "a blocking receive brings a message"
     settings, fds = received
     log_to_stderr(settings["front"]["log_level"], settings["front"]["log_format"], f"worker-{settings['seat']}")
-    last_words()
+    enable_faulthandler()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_descriptor_limit()
-    with Unpacker(fds) as unpacker:
+    with ArrayUnpacker(fds) as unpacker:
         worker = Worker(channel, settings, unpacker)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(worker.run())

@@ -38,14 +38,14 @@ class Totals:
         self._living: dict[int, Report] = {}
         self._dead: Numbers = {}
 
-    def reported(self, seat: int, report: Report) -> None:
+    def reported(self, slot: int, report: Report) -> None:
         with self._lock:
-            self._living[seat] = report
+            self._living[slot] = report
 
-    def buried(self, seat: int) -> None:
+    def on_exit(self, slot: int) -> None:
         """The process of this seat is dead; another one will count from 0."""
         with self._lock:
-            last = self._living.pop(seat, None)
+            last = self._living.pop(slot, None)
             if last is not None:
                 self._dead = add(self._dead, last["counters"])
 
@@ -68,4 +68,4 @@ class Totals:
     def gauges(self) -> dict[int, Numbers]:
         """Each living worker's, by seat."""
         with self._lock:
-            return {seat: report["gauges"] for seat, report in sorted(self._living.items())}
+            return {slot: report["gauges"] for slot, report in sorted(self._living.items())}

@@ -6,12 +6,12 @@ import io
 
 from rich.console import Console
 
-from freshet_serving.compiler.progress import bars
+from freshet_serving.compiler.progress import progress_bars
 
 
 def shown(terminal: bool) -> str:
     file = io.StringIO()
-    with bars(Console(file=file, force_terminal=terminal, width=100)) as reporter:
+    with progress_bars(Console(file=file, force_terminal=terminal, width=100)) as reporter:
         reporter.begin("rows read", 40)
         reporter.advance(40)
         reporter.note("version 1 is published")

@@ -16,8 +16,8 @@ from unittest.mock import patch
 import numpy as np
 
 from freshet_serving import PredictRequest, Processor, ProcessorConfig, Ragged, Strings
-from freshet_serving.processor.package.keyring import Keyring
-from freshet_serving.processor.versions.once import UserOnce
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.versions.user_split import UserSplitRuntime
 from tests.corpus.entry import Scores
 
 WAYS = {"parts": True, "whole": False}
@@ -73,5 +73,5 @@ def _by(way: str) -> Iterator[None]:
     if not way:
         yield
         return
-    with patch.object(UserOnce, "pays", lambda once, rows: WAYS[way]):
+    with patch.object(UserSplitRuntime, "worth_splitting", lambda once, rows: WAYS[way]):
         yield

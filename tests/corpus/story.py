@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.keyring import Keyring
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.processor.package.version import VersionReader
-from freshet_serving.processor.tables.folding import fold
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.tables.compaction import compact
 from tests.corpus import adapter
 from tests.corpus.entry import (
     ENTRY,
@@ -101,9 +101,9 @@ class Story:
         return Repository(self.repository).with_keys(self.keyring).version(MODEL)
 
     @property
-    def ledger(self) -> Ledger:
+    def change_log(self) -> ChangeLog:
         """Its chain, read anew."""
-        return Ledger.of(self.version)
+        return ChangeLog.of(self.version)
 
     def moment(self, name: str) -> None:
         """Keeps what has been written since the last moment, and what the repository answers with now."""
@@ -115,8 +115,8 @@ class Story:
                 shutil.copyfile(self.repository / path, kept)
             elif kept.read_bytes() != (self.repository / path).read_bytes():
                 raise ValueError(f"{path}: was changed after it was written: an entry's files may only be added to")
-        ledger = self.ledger
-        generation = str(Generation(ledger.manifest.version, ledger.history.target.step))
+        change_log = self.change_log
+        generation = str(Generation(change_log.manifest.version, change_log.history.target.step))
         self._moments.append(Moment(name, generation, sorted(arrived, key=_turn)))
 
     def roll_back(self, step: int, reason: str) -> None:
@@ -129,9 +129,9 @@ class Story:
         with self._processor() as processor:
             processor.reject_deltas(MODEL, 1, reason)
 
-    def fold(self) -> None:
+    def compact(self) -> None:
         """As `freshet delta compact` does."""
-        if fold(self.version, self.ledger) is None:
+        if compact(self.version, self.change_log) is None:
             raise ValueError("there was nothing to fold")
 
     def end(self) -> None:

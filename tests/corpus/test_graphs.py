@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from freshet_serving.compiler.progress import Quiet
+from freshet_serving.compiler.progress import SilentReporter
 from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.corpus import adapter
 from tests.corpus.entry import FROZEN, read_entry
 
@@ -27,7 +27,7 @@ def test_compiled_anew_a_stored_graph_scores_as_before(name, backend, tmp_path):
     repository = entry.lay_out(tmp_path, moment)
     folder = Repository(repository).version(entry.model).folder
     try:
-        compile_version(folder, CompileOptions((backend,), "float32"), Quiet())
+        compile_version(folder, CompileOptions((backend,), "float32"), SilentReporter())
     except FreshetError as error:
         pytest.skip(str(error))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from freshet_serving.compiler.building.calibrate import Tolerance
 from freshet_serving.compiler.frameworks import keras
-from freshet_serving.compiler.progress import Quiet
+from freshet_serving.compiler.progress import SilentReporter
 from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.publishing.publisher import Publisher
@@ -181,7 +181,7 @@ def row_types(story: Story) -> None:
     publisher = Publisher(story.repository, MODEL)
     publisher.publish(removed={"user": spread(np.arange(0, 60, 3)), "tags": ["tag 1", "tag 2"]})
     story.moment("rows removed")
-    story.fold()
+    story.compact()
     story.moment("folded")
     Publisher(story.repository, MODEL).publish(rows={"item": (spread([1, 2, 3]), np.full((3, 8), 0.25))})
     story.moment("delta 3")
@@ -212,12 +212,12 @@ def held(story: Story) -> None:
     story.moment("published")
     _publish(story, 0.2)
     story.moment("delta 1")
-    story.ledger.hold("scores moved too far")
+    story.change_log.hold("scores moved too far")
     _publish(story, 0.4)
     story.moment("delta 2 held")
-    story.ledger.release("looked at, and good")
+    story.change_log.release("looked at, and good")
     story.moment("delta 2 released")
-    story.ledger.hold("scores moved too far again")
+    story.change_log.hold("scores moved too far again")
     _publish(story, -0.8)
     story.moment("delta 3 held")
     story.reject("looked at, and bad")
@@ -233,7 +233,7 @@ def signed(story: Story) -> None:
     story.moment("delta 1")
     training.delta()
     story.moment("delta 2")
-    story.fold()
+    story.compact()
     story.moment("folded")
     story.roll_back(1, "the second was a mistake")
     story.moment("rolled back to 1")
@@ -291,7 +291,7 @@ def _columns(story: Story, features: dict[str, dict[str, Any]]) -> None:
 
 
 def _compile(story: Story, options: CompileOptions) -> None:
-    compile_version(story.version.folder, options, Quiet())
+    compile_version(story.version.folder, options, SilentReporter())
 
 
 def _computes_in(story: Story, precision: str) -> None:

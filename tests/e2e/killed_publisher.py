@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from freshet_serving.models.publishing.model_tracker import ModelTracker, PublishInterval, TrackedTable
 from freshet_serving.models.publishing.publisher import Publisher
-from freshet_serving.models.publishing.tracked import Pace, Tracked, TrackedTable
 from tests.e2e.killing import announce_commits, say
 
 MODEL, ROWS, DIM, BIAS = "small", 40, 4, "mlp_0/bias"
@@ -71,7 +71,7 @@ class Trainer:
         self.matrix, self.bias = Matrix(values, self.draw.random() < 0.5), Bias(bias)
         keys = np.arange(ROWS)
         table = TrackedTable(self.publisher.manifest.table("user"), keys, keys, self.matrix)
-        tracked = Tracked(self.publisher, [table], {BIAS: self.bias}, Pace(0.0, 1))
+        tracked = ModelTracker(self.publisher, [table], {BIAS: self.bias}, PublishInterval(0.0, 1))
         tracked.open()
         return tracked
 
@@ -126,7 +126,7 @@ class TorchTrainer(Trainer):
         self.optimizer = kind(self.model.parameters(), 0.1)
         self.sparse = kind is not torch.optim.Adam
         self.hook = self.publisher.torch(self.model, self.optimizer, every_batches=10**9)
-        return self.hook._tracked
+        return self.hook._tracker
 
     def move(self, rows, bias):
         import torch

@@ -125,14 +125,14 @@ def train(repository, seed=None, make_trainer=None):
 
 def roll_back(repository, draw):
     """Somebody takes a few of the newest generations back."""
-    from freshet_serving.processor.chain.ledger import Ledger
-    from freshet_serving.processor.package.repository import Repository
+    from freshet_serving.processor.repository.log.change_log import ChangeLog
+    from freshet_serving.processor.repository.model_repository import Repository
 
-    ledger = Ledger.of(Repository(repository).version(MODEL), whole=True)
-    line = ledger.history.line()
+    change_log = ChangeLog.of(Repository(repository).version(MODEL), whole=True)
+    line = change_log.history.line()
     step = line[max(0, len(line) - 1 - draw.randint(1, 4))].step
-    say("rolling", "back", f"{ledger.manifest.version}.{step}")
-    ledger.rollback(step)
+    say("rolling", "back", f"{change_log.manifest.version}.{step}")
+    change_log.rollback(step)
 
 
 def change(step):
@@ -156,11 +156,11 @@ def contents(steps, users=range(20)):
 def serve(repository, scratch, seed):
     """Takes deltas, by upload, by finding them dropped in the folder and by finding their records; rolls back now and
     then. Another trainer would publish: here it is the same process, with a ledger of its own."""
-    from freshet_serving.processor.chain.ledger import Ledger
     from freshet_serving.processor.engine import Processor, ProcessorConfig
     from freshet_serving.processor.generation import Generation
     from freshet_serving.processor.package.delta import write_delta
-    from freshet_serving.processor.package.repository import Repository
+    from freshet_serving.processor.repository.log.change_log import ChangeLog
+    from freshet_serving.processor.repository.model_repository import Repository
     from tests.packages import make_delta
 
     draw = random.Random(seed)
@@ -170,14 +170,14 @@ def serve(repository, scratch, seed):
     while True:
         generation = processor.manifest("small")[1]
         say("serves", generation)
-        ledger = Ledger.of(store.version("small"))
-        line = [link.step for link in ledger.history.line()]
+        change_log = ChangeLog.of(store.version("small"))
+        line = [link.step for link in change_log.history.line()]
         if len(line) > 4 and draw.random() < 0.2:
             back = Generation(generation.version, line[-1 - draw.randint(1, 3)])
             say("rolling", "back", back)
             processor.rollback("small", back)
             continue
-        step = ledger.history.top + 1
+        step = change_log.history.top + 1
         upserts, removed = change(step)
         path = scratch / "delta.safetensors"
         dense_seed = step if step % 3 == 0 else None
@@ -188,9 +188,9 @@ def serve(repository, scratch, seed):
             processor.apply_delta("small", data=path.read_bytes())
             continue
         if way == "record":
-            ledger.publish(delta)
+            change_log.publish(delta)
         else:
-            target = ledger.folder / "deltas" / f"{step}.safetensors"
+            target = change_log.folder / "deltas" / f"{step}.safetensors"
             aside = target.with_name(".arriving.tmp")
             shutil.copyfile(path, aside)
             os.replace(aside, target)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from freshet_serving.serving.access.key_file import AskLimits
+from freshet_serving.serving.access.key_file import RateLimits
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import USERS
 from tests.packages import write_package
@@ -55,7 +55,7 @@ def known(live, name, limits):
 
 
 def test_a_rate_is_of_the_server_and_not_of_a_worker(live):
-    limited = known(live, "ten", AskLimits(rate=10.0))
+    limited = known(live, "ten", RateLimits(rate=10.0))
     began_s = time.monotonic()
     answered = statuses(live, limited, 60)
     took_s = time.monotonic() - began_s
@@ -67,7 +67,7 @@ def test_a_rate_is_of_the_server_and_not_of_a_worker(live):
 def test_one_connection_has_the_whole_of_a_rate(live):
     import http.client
 
-    limited = known(live, "twenty", AskLimits(rate=20.0))
+    limited = known(live, "twenty", RateLimits(rate=20.0))
     connection = http.client.HTTPConnection("127.0.0.1", live.http_port, timeout=30)
     answered = []
     for _ in range(20):

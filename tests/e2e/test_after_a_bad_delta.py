@@ -42,14 +42,14 @@ def wait_until_served(server, model, generation):
 @pytest.mark.parametrize("replay", [False, True])
 def test_rolled_back_by_the_admin_port_the_trainer_makes_the_server_fresh_again(tmp_path, replay):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
-    from freshet_serving.models.config.train_config import Beginning
+    from freshet_serving.models.config.train_config import StartOptions
     from freshet_serving.models.data.source import Batch
     from freshet_serving.models.training.loop import TrainingRun
     from freshet_serving.serving.commands.demo import as_json
     from tests.e2e import killing
 
     made = killing.make_run(tmp_path / "repository")
-    run = TrainingRun(made.config, made.source, beginning=Beginning(replay=replay))
+    run = TrainingRun(made.config, made.source, start_options=StartOptions(replay=replay))
     run.full()
     probe = next(run.source.batches(20, 0))
     assert isinstance(probe, Batch)

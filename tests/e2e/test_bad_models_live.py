@@ -40,7 +40,7 @@ def test_the_good_ones_are_served_the_bad_ones_told_of_and_one_that_is_mended_se
         status, _, body = server.get("/v2/models/torn/ready")
         assert (status, json.loads(body)["error"].partition(": ")[0]) == (503, "no version of model 'torn' is loaded")
         metrics = server.get("/metrics")[2].decode()
-        assert 'freshet_version_refused{model="torn",version="1"} 1.0' in metrics
+        assert 'freshet_version_load_failed{model="torn",version="1"} 1.0' in metrics
         assert 'freshet_model_ready{model="two"} 1.0' in metrics
 
         whole = repository / "good" / "1" / "tables" / "user.safetensors"

@@ -6,9 +6,9 @@ import grpc
 import numpy as np
 import pytest
 
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.serving.codecs.messages import message
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, make_weights, reference, tag_id, write_package
@@ -47,8 +47,8 @@ def pair(tmp_path):
 
 def publish(repository, step, parent=None):
     """A delta of all users and all weights, as a trainer publishes it."""
-    ledger = Ledger.of(Repository(repository).version("small", 1))
-    return ledger.publish(make_delta(step, USERS, parent=parent, dense_seed=step))
+    change_log = ChangeLog.of(Repository(repository).version("small", 1))
+    return change_log.publish(make_delta(step, USERS, parent=parent, dense_seed=step))
 
 
 def chain(server):

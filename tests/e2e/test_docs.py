@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.package.manifest import Feature, Input, TableEntry
-from freshet_serving.processor.package.version import DENSE, VersionWriter, table_file
+from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
 from tests.e2e.servers import LiveServer
 from tests.packages import BUCKETS, make_artefact, make_weights, manifest

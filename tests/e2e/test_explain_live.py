@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from freshet_serving.processor.engine import Processor, ProcessorConfig
-from freshet_serving.processor.explaining.spare_executable import SpareExecutables, Way
+from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.package.manifest import CANDIDATE
 from freshet_serving.processor.package.roles import user_features
@@ -157,7 +157,7 @@ def test_rows_of_a_trained_model_pooled_by_plain_numpy_score_as_was_served(arch,
             x = rng.standard_normal((5, version.manifest.width)).astype(np.float32)
             whole, parts = (
                 SpareExecutables().score(version.files, way, version.dense, x)
-                for way in (Way(16), Way(bucket, parts=True))
+                for way in (ScoringPath(16), ScoringPath(bucket, parts=True))
             )
             for name, values in whole.outputs.items():
                 np.testing.assert_allclose(parts.outputs[name], values, atol=1e-5)

@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e.following import MODEL, FolderEvents, FollowingTrainer, RedisEvents, learned, sent
 from tests.e2e.servers import ALONE, LiveServer
 from tests.e2e.test_kills import SEED
@@ -59,10 +59,10 @@ def source(request, tmp_path):
 
 def newest(repository):
     version = Repository(repository).version(MODEL)
-    ledger = Ledger.of(version, whole=True)
-    for link in ledger.history.line()[1:]:
-        ledger.read_delta(link)
-    return Generation(version.manifest.version, ledger.history.target.step)
+    change_log = ChangeLog.of(version, whole=True)
+    for link in change_log.history.line()[1:]:
+        change_log.read_delta(link)
+    return Generation(version.manifest.version, change_log.history.target.step)
 
 
 def test_every_event_is_learned_exactly_once(source, tmp_path):

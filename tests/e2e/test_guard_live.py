@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e.servers import ALONE, LiveServer
 from tests.e2e.test_after_a_bad_delta import freshet
 from tests.guarded import FAULTS, Stream, as_inputs, write_guarded
@@ -140,7 +140,7 @@ def test_servers_of_one_repository_come_to_the_same_end_and_a_start_too(tmp_path
         assert told == f"small 1.{GOOD + 1}\n"
         until(lambda: one.generation("small") == f"1.{GOOD + 1}")
         assert load.failed == []
-    kinds = [record.kind for record in Ledger.of(Repository(repository).version("small", 1)).records()]
+    kinds = [record.kind for record in ChangeLog.of(Repository(repository).version("small", 1)).records()]
     assert kinds == ["delta"] * (GOOD + 1) + ["hold", "release"]
 
 
@@ -166,7 +166,7 @@ def test_labels_that_are_off_roll_a_delta_back_within_a_second(tmp_path, layout)
         took_s = time.monotonic() - began_s
         assert load.failed == []
     assert took_s < 1.0
-    newest = list(Ledger.of(Repository(repository).version("small", 1)).records())[-1]
+    newest = list(ChangeLog.of(Repository(repository).version("small", 1)).records())[-1]
     assert newest.kind == "rollback"
     assert newest.reason.startswith("taken back by itself: calibration: scores are 2.00 times")
     print(f"{layout}: rolled back {took_s * 1e3:.0f} ms after the evidence")
@@ -185,7 +185,7 @@ def test_what_nothing_was_usual_for_is_taken_back_within_a_second_of_being_serve
         until(lambda: load.seen["1.0"][1] > load.seen["1.1"][1] + 0.2)
         assert load.failed == []
         first_s, last_s = load.seen["1.1"]
-    newest = list(Ledger.of(Repository(repository).version("small", 1)).records())[-1]
+    newest = list(ChangeLog.of(Repository(repository).version("small", 1)).records())[-1]
     assert newest.reason.startswith("taken back by itself: shift: scores have shifted by ")
     print(f"{layout}: served for {last_s - first_s:.2f} s")
     assert last_s - first_s < 1.5

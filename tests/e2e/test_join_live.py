@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e.servers import ALONE, LiveServer, free_port
 from tests.e2e.test_guard_live import as_json
 from tests.e2e.test_kills import SEED
@@ -153,7 +153,7 @@ def test_a_server_takes_back_what_joined_labels_show_to_be_off(tmp_path):
         finally:
             if join.process.poll() is None:
                 join.kill()
-    newest = list(Ledger.of(Repository(repository).version("small", 1)).records())[-1]
+    newest = list(ChangeLog.of(Repository(repository).version("small", 1)).records())[-1]
     assert newest.kind == "rollback"
     assert re.match(r"taken back by itself: calibration: scores are (1\.9|2\.0)\d times the labels", newest.reason)
     assert "calibration was not told" not in join.log.read_text()

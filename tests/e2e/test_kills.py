@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e import killing
 from tests.packages import make_inputs, row_of, write_package
 
@@ -67,10 +67,10 @@ def assert_whole_chain(repository, model):
     """Every file of the newest version, every record and every delta is sound; returns the newest generation's line."""
     version = Repository(repository).version(model)
     version.verify()
-    ledger = Ledger.of(version)
-    line = ledger.history.line()
+    change_log = ChangeLog.of(version)
+    line = change_log.history.line()
     for link in line[1:]:
-        delta = ledger.read_delta(link)
+        delta = change_log.read_delta(link)
         assert (delta.step, delta.parent_step) == (link.step, link.record.parent_step)
     return [Generation(version.manifest.version, link.step) for link in line]
 

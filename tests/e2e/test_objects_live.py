@@ -94,7 +94,7 @@ def test_what_is_trained_there_from_data_there_is_served_from_there(store, env, 
     import pyarrow as pa
     import pyarrow.parquet
 
-    from freshet_serving.processor.mirror.object_store import open_store
+    from freshet_serving.processor.repository.mirror.object_store import open_store
 
     rng = np.random.default_rng(0)
     for n in range(3):

@@ -20,7 +20,7 @@ pytest.importorskip("onnx", reason="importing needs the train extra")
 
 from freshet_serving.compiler.imports.importer import import_model
 from freshet_serving.processor.package.delta import Delta, TableDelta, write_delta
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from tests.e2e.servers import ALONE, LiveServer
 from tests.plugins import environment
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from freshet_serving.models.training.checkpoint import Checkpoints
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e import killing
 from tests.e2e.test_kills import HANGS_AFTER_S, ROOT, ROUNDS, SEED, open_processor
 from tests.e2e.test_trainer_kills import assert_served, newest
@@ -71,8 +71,8 @@ def kill_one_after(lines, draw, processes, log, repository):
 
 def published_rows(repository):
     """Rows that the deltas of the newest line carry, by what they say of themselves."""
-    ledger = Ledger.of(Repository(repository).version(killing.MODEL), whole=True)
-    return sum(ledger.read_delta(link).events for link in ledger.history.line()[1:])
+    change_log = ChangeLog.of(Repository(repository).version(killing.MODEL), whole=True)
+    return sum(change_log.read_delta(link).events for link in change_log.history.line()[1:])
 
 
 def held(run):

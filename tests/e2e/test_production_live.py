@@ -8,8 +8,8 @@ import grpc
 import numpy as np
 import pytest
 
-from freshet_serving.processor.package.version import VersionReader
-from freshet_serving.processor.package.warmup import WARMUP
+from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.repository.warmup import WARMUP
 from tests.e2e.asking import rpc_messages
 from tests.e2e.servers import LiveServer
 from tests.packages import make_weights, write_package
@@ -121,7 +121,7 @@ def test_a_bad_canary_is_taken_out_by_itself_and_stays_out(start, tmp_path):
         assert {ask(server) for _ in range(40)} == {1}
         assert model(server)["out"]["2"]["reason"].startswith("nonfinite: ")
         assert "small version 2 is taken out of the split: " in (tmp_path / "serve.log").read_text()
-        assert sample(server, "freshet_version_out") == 1
+        assert sample(server, "freshet_version_ejected") == 1
         assert sample(server, "freshet_scores_nonfinite_total") > 0
     with start(SPLIT) as server:
         assert {ask(server) for _ in range(20)} == {1}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.tables.remote.push import push
 from freshet_serving.processor.tables.remote.settings import open_store
 from tests.e2e.servers import LiveServer
@@ -45,5 +45,5 @@ def test_a_server_answers_from_redis_and_from_deltas_on_top(tmp_path, store, wor
         assert not any(scores_are(server, 1) for _ in range(4))
         store.start()
         until(lambda: all(scores_are(server, 1) for _ in range(4)))
-        until(lambda: b"freshet_model_remote_lost_ids_total" in server.get("/metrics")[2])
+        until(lambda: b"freshet_model_remote_unavailable_ids_total" in server.get("/metrics")[2])
     assert "pass-w0rd" not in log.read_text()

@@ -8,8 +8,8 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
-from freshet_serving.processor.chain.ledger import Ledger
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.commands.cli import app
 from tests.e2e.servers import ALONE, LiveServer
@@ -22,7 +22,7 @@ USERS = list(range(20))
 
 
 def publish(repository, step, tag=0):
-    Ledger.of(Repository(repository).version("small", 1)).publish(make_delta(step, USERS, tag=tag))
+    ChangeLog.of(Repository(repository).version("small", 1)).publish(make_delta(step, USERS, tag=tag))
 
 
 def fleet(servers, *options):

@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
-from freshet_serving.processor.chain.chain_record import record_name
-from freshet_serving.processor.chain.ledger import Ledger
-from freshet_serving.processor.package.keyring import Keyring
-from freshet_serving.processor.package.repository import Repository
 from freshet_serving.processor.package.signature import new_key
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.repository.log.chain_record import record_name
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e.servers import ALONE, LiveServer
 from tests.packages import make_delta, write_package
 from tests.waiting import until
@@ -23,7 +23,7 @@ INPUTS = {"user": [0, 3], "tags": [[], []], "floats": [[0.0] * 4] * 2}
 
 def publish(root, step, keyring):
     version = Repository(root).with_keys(keyring).version("small", 1)
-    return Ledger.of(version).publish(make_delta(step, USERS, dense_seed=step))
+    return ChangeLog.of(version).publish(make_delta(step, USERS, dense_seed=step))
 
 
 def generation(server):

@@ -6,12 +6,12 @@ import os
 
 import pytest
 
-from freshet_serving.processor.chain.chain_record import ChainRecord, record_name
-from freshet_serving.processor.chain.ledger import Ledger
-from freshet_serving.processor.mirror.object_store import open_store
-from freshet_serving.processor.mirror.repositories import open_repository
-from freshet_serving.processor.package.keyring import Keyring
 from freshet_serving.processor.package.signature import new_key
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.repository.log.chain_record import ChainRecord, record_name
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.mirror.object_store import open_store
+from freshet_serving.processor.repository.mirror.repositories import open_repository
 from tests.e2e.servers import ALONE
 from tests.object_stage import MODEL, ReplicaSet, served, upload_package
 from tests.outage import Load
@@ -30,7 +30,9 @@ class Owner:
     def publish(self, step):
         self.opened += 1
         repository = open_repository(self.address, str(self.folder / f"mirror-{self.opened}")).with_keys(self.keyring)
-        return Ledger.of(repository.version(MODEL, 1)).publish(make_delta(step, [1, 2, 3], tag=step, dense_seed=step))
+        return ChangeLog.of(repository.version(MODEL, 1)).publish(
+            make_delta(step, [1, 2, 3], tag=step, dense_seed=step)
+        )
 
 
 def chain_of(server):

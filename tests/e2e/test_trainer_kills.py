@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from freshet_serving.processor.chain.contents import Contents
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import VersionContents
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e import killing
 from tests.e2e.test_kills import ROUNDS, SEED, bytes_of, kill_after, open_processor
 
@@ -23,18 +23,18 @@ def newest(repository):
     """The newest generation of the chain, with all that it is made of sound and in its place."""
     version = Repository(repository).version(killing.MODEL)
     version.verify()
-    ledger = Ledger.of(version, whole=True)
-    for link in ledger.history.line()[1:]:
-        ledger.read_delta(link)
-    assert ledger.history.target is ledger.history.head
-    return Generation(version.manifest.version, ledger.history.head.step)
+    change_log = ChangeLog.of(version, whole=True)
+    for link in change_log.history.line()[1:]:
+        change_log.read_delta(link)
+    assert change_log.history.target is change_log.history.head
+    return Generation(version.manifest.version, change_log.history.head.step)
 
 
 def contents(repository):
     """What the newest generation holds, as bytes by name, read from its files."""
     version = Repository(repository).version(killing.MODEL)
-    ledger = Ledger.of(version)
-    held = Contents(version, ledger, ledger.history.head)
+    change_log = ChangeLog.of(version)
+    held = VersionContents(version, change_log, change_log.history.head)
     tables = {t.name: held.table(t.name) for t in version.manifest.tables}
     parts = {f"{name}/{part}": a.tobytes() for name, pair in tables.items() for part, a in zip(("keys", "rows"), pair)}
     return parts | {name: a.tobytes() for name, a in held.dense.items()}

@@ -27,7 +27,7 @@ import numpy as np
 import uvloop
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from freshet_serving.serving.access.key_file import AskLimits, changing
+from freshet_serving.serving.access.key_file import RateLimits, changing
 from tests.e2e.test_access_clients import SecureServer
 from tests.faults.siege import CLIENTS, MAX_RATIO, PAUSE_S, RESULTS, memory_nbytes, tree
 from tests.packages import write_package
@@ -202,7 +202,7 @@ def main() -> int:
             authority = Authority(folder, made=lambda: rsa.generate_private_key(65537, 2048))
             server = SecureServer(folder, *options, authority=authority)
             with changing(server.keyed.path) as held:
-                held[0] = type(held[0])(held[0].keys, AskLimits(rate=ADDRESS_RATE))
+                held[0] = type(held[0])(held[0].keys, RateLimits(rate=ADDRESS_RATE))
             stack.enter_context(server)
             paths = authority.write("null")
             command = [sys.executable, "-m", "tests.faults.access_siege", "--null", *map(str, paths)]

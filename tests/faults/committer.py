@@ -20,12 +20,12 @@ import threading
 import time
 from collections import Counter
 
-from freshet_serving.processor.chain.bare_delta import bare_deltas
-from freshet_serving.processor.chain.chain_record import HOLD, RELEASE, ROLLBACK
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.chain_record import HOLD, RELEASE, ROLLBACK
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.unrecorded_delta import unrecorded_deltas
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.faults.truth import Change, full_state, weights_of
 from tests.packages import write_package
 
@@ -74,20 +74,22 @@ class Committer(threading.Thread):
                     else:
                         self._field.tally.fault("change refused", f"{type(error).__name__}: {error}")
 
-    def ledger(self, version=None):
+    def change_log(self, version=None):
         """As the disk has it now, of the newest version that was published here or another."""
-        ledger = Ledger.of(Repository(self._field.repository).version("small", version or self._version), whole=True)
+        change_log = ChangeLog.of(
+            Repository(self._field.repository).version("small", version or self._version), whole=True
+        )
         # The rollbacks that are asked for here give no reason.
-        guarded = [one for one in ledger.history.events if one.kind in (HOLD, RELEASE, ROLLBACK) and one.reason]
-        self.guarded |= {(ledger.manifest.version, one.number, one.kind) for one in guarded}
-        return ledger
+        guarded = [one for one in change_log.history.events if one.kind in (HOLD, RELEASE, ROLLBACK) and one.reason]
+        self.guarded |= {(change_log.manifest.version, one.number, one.kind) for one in guarded}
+        return change_log
 
-    def state_of(self, ledger, link):
+    def state_of(self, change_log, link):
         """What a generation holds, by its line."""
-        key = ledger.manifest.version, link.digest
+        key = change_log.manifest.version, link.digest
         if key not in self._states:
-            version, state = ledger.manifest.version, full_state(ledger.manifest.version)
-            for one in ledger.history.line(link)[1:]:
+            version, state = change_log.manifest.version, full_state(change_log.manifest.version)
+            for one in change_log.history.line(link)[1:]:
                 state = Change(version, one.step).after(state)
             self._states[key] = state
         return self._states[key]
@@ -97,19 +99,19 @@ class Committer(threading.Thread):
         if self._owed is not None and self._field.serves(self._owed[0]):
             self._roll_back(*self._owed)
             return "rollback"
-        ledger = self.ledger()
-        version, head, top = ledger.manifest.version, ledger.history.head, ledger.history.top
-        if any(bare.step > top for bare in bare_deltas(ledger.folder)):
+        change_log = self.change_log()
+        version, head, top = change_log.manifest.version, change_log.history.head, change_log.history.top
+        if any(bare.step > top for bare in unrecorded_deltas(change_log.folder)):
             # Dropped while nobody was there: somebody has to take it before another step can be.
-            self._wait_until_adopted(ledger)
+            self._wait_until_adopted(change_log)
             return "waited"
-        held = ledger.history.gate is not None
+        held = change_log.history.gate is not None
         way = "version" if top >= MOST_STEPS else self._draw.choices(list(WAYS), list(WAYS.values()))[0]
         if way == "version":
             self._publish_version(version + 1)
             return way
-        if way == "rollback" and not held and len(ledger.history.line()) > 3:
-            back = ledger.history.line()[-1 - self._draw.randint(1, 2)]
+        if way == "rollback" and not held and len(change_log.history.line()) > 3:
+            back = change_log.history.line()[-1 - self._draw.randint(1, 2)]
             self._roll_back(self._field.server(), f"{version}.{back.step}")
             return way
         if held:
@@ -117,15 +119,15 @@ class Committer(threading.Thread):
             way = "record"
         change = Change(version, top + 1)
         delta = change.delta(head.step)
-        self._field.truth.know(f"{version}.{change.step}", change.after(self.state_of(ledger, head)))
+        self._field.truth.know(f"{version}.{change.step}", change.after(self.state_of(change_log, head)))
         if way == "record":
-            link = ledger.publish(delta)
+            link = change_log.publish(delta)
             self.acknowledged.add((version, link.step, link.digest))
             return way
         aside = self._field.folder / "delta.safetensors"
         write_delta(aside, delta)
         if way == "drop":
-            target = ledger.folder / "deltas" / f"{change.step}.safetensors"
+            target = change_log.folder / "deltas" / f"{change.step}.safetensors"
             target.parent.mkdir(exist_ok=True)
             arriving = target.with_name(".arriving.tmp")
             try:
@@ -133,10 +135,10 @@ class Committer(threading.Thread):
                 os.replace(arriving, target)
             finally:
                 arriving.unlink(missing_ok=True)
-            self._wait_until_adopted(ledger)
+            self._wait_until_adopted(change_log)
             return way
         self._ask(self._field.server(), "deltas", aside.read_bytes(), "application/octet-stream")
-        link = self.ledger(version).history.known(change.step)
+        link = self.change_log(version).history.known(change.step)
         if link is None:
             raise Unserved(f"{version}.{change.step} was acknowledged and has no record")
         self.acknowledged.add((version, link.step, link.digest))
@@ -162,16 +164,16 @@ class Committer(threading.Thread):
             raise Unserved(f"{what}: {status} {reply[:200].decode(errors='replace')}")
         return json.loads(reply)
 
-    def _wait_until_adopted(self, ledger):
+    def _wait_until_adopted(self, change_log):
         give_up_s = time.monotonic() + ADOPTED_S
-        while any(bare.step > ledger.history.top for bare in bare_deltas(ledger.folder)):
+        while any(bare.step > change_log.history.top for bare in unrecorded_deltas(change_log.folder)):
             if time.monotonic() > give_up_s:
                 raise Unserved("a delta that was dropped is not taken")
             if self.stopped.wait(0.02):
                 return
-            ledger.look()
-        link = ledger.history.head
-        self.acknowledged.add((ledger.manifest.version, link.step, link.digest))
+            change_log.look()
+        link = change_log.history.head
+        self.acknowledged.add((change_log.manifest.version, link.step, link.digest))
 
     def heal(self):
         """Publishes a new version instead of one that is damaged. The caller holds Field.changing."""
@@ -207,8 +209,10 @@ class Committer(threading.Thread):
         """Acknowledged generations that no ledger has any more."""
         missing = []
         for version in {one[0] for one in self.acknowledged}:
-            ledger = self.ledger(version)
-            missing += [one for one in self.acknowledged if one[0] == version and one[2] not in ledger.history.links]
+            change_log = self.change_log(version)
+            missing += [
+                one for one in self.acknowledged if one[0] == version and one[2] not in change_log.history.links
+            ]
         return sorted(missing)
 
     @contextlib.contextmanager
@@ -218,4 +222,4 @@ class Committer(threading.Thread):
             if self._owed is not None:
                 with contextlib.suppress(FreshetError, OSError, http.client.HTTPException, Unserved):
                     self.act()
-            yield self.ledger()
+            yield self.change_log()

@@ -28,11 +28,11 @@ def _delta(field, change, parent):
 
 def bad_upload(field, draw):
     """Deltas that are damaged, stale, early, of another version: refused, and nothing changes."""
-    with field.committer.held() as ledger:
+    with field.committer.held() as change_log:
         server = field.server()
         if server is None:
             return
-        version, head, top = ledger.manifest.version, ledger.history.head.step, ledger.history.top
+        version, head, top = change_log.manifest.version, change_log.history.head.step, change_log.history.top
         # On a version as it was published none is stale yet.
         kinds = ("damaged", "damaged", "early", "elsewhere", *["stale"] * (head > 0))
         change, parent = {
@@ -50,11 +50,11 @@ def bad_upload(field, draw):
         status, _, reply = server.request("POST", "/admin/models/small/deltas", bytes(data), headers, admin=True)
         if not 400 <= status < 500 and status != 503:
             field.tally.fault("bad delta", f"{kind}: answered {status} {reply[:200]!r}")
-        _unmoved(field, "bad delta", kind, ledger.history)
+        _unmoved(field, "bad delta", kind, change_log.history)
 
 
 def _unmoved(field, fault, kind, before):
-    now = field.committer.ledger().history
+    now = field.committer.change_log().history
     if (now.head.step, now.top) != (before.head.step, before.top):
         field.tally.fault(fault, f"{kind}: the chain has moved from {before.head.step} to {now.head.step}")
 
@@ -72,14 +72,14 @@ BAD_FILES = {
 
 def bad_file(field, draw):
     """What is no delta, under the name of the next one: passed over."""
-    with field.committer.held() as ledger:
-        deltas, head, top = ledger.folder / "deltas", ledger.history.head.step, ledger.history.top
+    with field.committer.held() as change_log:
+        deltas, head, top = change_log.folder / "deltas", change_log.history.head.step, change_log.history.top
         deltas.mkdir(exist_ok=True)
         kind, path = draw.choice(list(BAD_FILES)), deltas / f"{top + 1}.safetensors"
         try:
-            BAD_FILES[kind](path, _delta(field, Change(ledger.manifest.version, top + 1), head))
+            BAD_FILES[kind](path, _delta(field, Change(change_log.manifest.version, top + 1), head))
             time.sleep(draw.uniform(0.05, 0.4))
-            _unmoved(field, "bad file", kind, ledger.history)
+            _unmoved(field, "bad file", kind, change_log.history)
         finally:
             if path.is_dir() and not path.is_symlink():
                 path.rmdir()
@@ -89,25 +89,25 @@ def bad_file(field, draw):
 
 def early_file(field, draw):
     """A delta that waits for others before it, as they come out of order from a copy; then it is taken away."""
-    with field.committer.held() as ledger:
-        path = ledger.folder / "deltas" / f"{ledger.history.top + 9}.safetensors"
+    with field.committer.held() as change_log:
+        path = change_log.folder / "deltas" / f"{change_log.history.top + 9}.safetensors"
         path.parent.mkdir(exist_ok=True)
-        top = ledger.history.top
+        top = change_log.history.top
         try:
-            path.write_bytes(_delta(field, Change(ledger.manifest.version, top + 9), top + 8))
+            path.write_bytes(_delta(field, Change(change_log.manifest.version, top + 9), top + 8))
             time.sleep(draw.uniform(0.05, 0.4))
-            _unmoved(field, "bad file", "early", ledger.history)
+            _unmoved(field, "bad file", "early", change_log.history)
         finally:
             path.unlink(missing_ok=True)
 
 
 def slow_file(field, draw):
     """A delta that is written in place, piece by piece: taken when it is whole, not before."""
-    with field.committer.held() as ledger:
-        version, head, top = ledger.manifest.version, ledger.history.head, ledger.history.top
+    with field.committer.held() as change_log:
+        version, head, top = change_log.manifest.version, change_log.history.head, change_log.history.top
         change = Change(version, top + 1)
-        field.truth.know(f"{version}.{change.step}", change.after(field.committer.state_of(ledger, head)))
-        path, data = ledger.folder / "deltas" / f"{change.step}.safetensors", _delta(field, change, head.step)
+        field.truth.know(f"{version}.{change.step}", change.after(field.committer.state_of(change_log, head)))
+        path, data = change_log.folder / "deltas" / f"{change.step}.safetensors", _delta(field, change, head.step)
         path.parent.mkdir(exist_ok=True)
         piece = max(1, len(data) // 8)
         with open(path, "wb", buffering=0) as file:
@@ -118,8 +118,8 @@ def slow_file(field, draw):
 
 def bad_version(field, draw):
     """A version that cannot be served: refused, the one before serves on and takes its deltas."""
-    with field.committer.held() as ledger:
-        number = ledger.manifest.version + 50
+    with field.committer.held() as change_log:
+        number = change_log.manifest.version + 50
         folder = field.repository / "small" / str(number)
         kind = draw.choice(("fifo", "no manifest", "cut table", "other name", "huge manifest", "folder", "link out"))
         aside = field.repository / ".bad"
@@ -152,11 +152,11 @@ def bad_version(field, draw):
 
 def torn_file(field, draw):
     """A file that is served is deleted or replaced, and comes back."""
-    with field.committer.held() as ledger:
-        line = [link for link in ledger.history.line() if link.record is not None]
+    with field.committer.held() as change_log:
+        line = [link for link in change_log.history.line() if link.record is not None]
         if not line:
             return
-        path = ledger.folder / draw.choice(line).record.file
+        path = change_log.folder / draw.choice(line).record.file
         if not path.is_file():
             return
         kept = path.with_name(f".{path.name}.kept")
@@ -178,8 +178,8 @@ def cut_table(field, draw):
     """A mapped table is cut short where it is served: processes may die of it, nothing wrong is answered, and the next
     version heals it."""
     with field.excuses.span("a table that was cut"):
-        with field.committer.held() as ledger:
-            path = ledger.folder / "tables" / "user.safetensors"
+        with field.committer.held() as change_log:
+            path = change_log.folder / "tables" / "user.safetensors"
             os.truncate(path, draw.choice((0, 64, path.stat().st_size // 2)))
             time.sleep(draw.uniform(0.2, 2.0))
             field.committer.heal()

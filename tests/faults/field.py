@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.tables.remote.push import push
 from freshet_serving.processor.tables.remote.settings import open_store
 from tests.e2e.servers import ALONE, LiveServer
@@ -192,8 +192,8 @@ class Field:
         self.held.clear()
         for number in self.numbers:
             self.wait_whole(number)
-        with self.committer.held() as ledger:
-            generation = f"{ledger.manifest.version}.{ledger.history.head.step}"
+        with self.committer.held() as change_log:
+            generation = f"{change_log.manifest.version}.{change_log.history.head.step}"
             for number in self.numbers:
                 self._check_serves(number, generation)
             for lost in self.committer.lost():

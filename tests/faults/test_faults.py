@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from freshet_serving.processor.chain.chain_record import record_name
+from freshet_serving.processor.repository.log.chain_record import record_name
 from tests.faults.__main__ import campaign
 from tests.faults.field import SETUPS, Field
 from tests.faults.injections import INJECTIONS
@@ -132,10 +132,10 @@ def test_a_generation_that_was_acknowledged_and_is_gone_is_found(tmp_path):
     with Absent(tmp_path, SETUPS["one process"], 1) as field:
         field.committer.stopped.set()
         field.committer.join()
-        ledger = field.committer.ledger()
-        link = ledger.publish(Change(1, ledger.history.top + 1).delta(ledger.history.head.step))
+        change_log = field.committer.change_log()
+        link = change_log.publish(Change(1, change_log.history.top + 1).delta(change_log.history.head.step))
         field.committer.acknowledged.add((1, link.step, link.digest))
         assert field.committer.lost() == []
-        for name in (record_name(ledger.history.number), link.record.file):
-            (ledger.folder / name).unlink()
+        for name in (record_name(change_log.history.number), link.record.file):
+            (change_log.folder / name).unlink()
         assert field.committer.lost() == [(1, link.step, link.digest)]

@@ -59,7 +59,7 @@ def test_a_type_checker_sees_the_names_that_load_on_first_use():
 
 def test_names_load_on_first_use():
     assert loaded("import freshet_serving") == []
-    assert loaded("from freshet_serving import AsyncClient, Client, Lost, Ragged") == [
+    assert loaded("from freshet_serving import AsyncClient, Client, ConnectionLost, Ragged") == [
         "freshet_serving.serving.client.client"
     ]
     assert "freshet_serving.serving.client.client" not in loaded(

@@ -22,10 +22,10 @@ from freshet_serving.models.joining.joined_folder import LABEL, LATE, JoinedFold
 from freshet_serving.models.joining.late_share import LateShare
 from freshet_serving.models.joining.matching import JoinCounts, OpenOutcomes
 from freshet_serving.models.joining.recording_folder import RecordingFolder
-from freshet_serving.models.streams.arrived_rows import MessageRows, Rejected, sound_parts
 from freshet_serving.models.streams.growing_folder import GrowingFolder
 from freshet_serving.models.streams.stream import Segment
 from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.models.streams.stream_rows import MessageRows, RejectedRows, sound_parts
 from freshet_serving.processor.errors import BadInput
 from tests.fuzz.target import Target
 from tests.models.joining.made import recorded_as, recording
@@ -55,7 +55,7 @@ def arrow_message():
 def read(parts):
     """Reads all rows, as a followed source does; refused where any is not sound."""
     for rows in parts:
-        made = [rows.why] if isinstance(rows, Rejected) else [one for _, one in sound_parts(rows, 0, len(rows))]
+        made = [rows.why] if isinstance(rows, RejectedRows) else [one for _, one in sound_parts(rows, 0, len(rows))]
         if told := [one for one in made if isinstance(one, str)]:
             raise BadInput(told[0])
 

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from freshet_serving.processor.chain.chain_record import ChainRecord
-from freshet_serving.processor.columns import Packed
+from freshet_serving.processor.columns import PackedColumns
 from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.delta import Delta, TableDelta, _parse_verified, parse_delta, write_delta
 from freshet_serving.processor.package.manifest import Feature, File, Input, Manifest, Output, TableEntry
 from freshet_serving.processor.package.tensors import header_checksum, parse_tensors, write_tensors
 from freshet_serving.processor.package.transforms import Transform
-from freshet_serving.processor.package.version import SnapshotList
+from freshet_serving.processor.repository.log.chain_record import ChainRecord
+from freshet_serving.processor.repository.version import SnapshotManifest
 from freshet_serving.serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
 from freshet_serving.serving.codecs.bytes_tensor import decode_bytes
 from freshet_serving.serving.codecs.messages import message
@@ -71,7 +71,7 @@ IDS, FLOATS = np.arange(6).reshape(2, 3), np.arange(4, dtype=np.float32).reshape
 
 
 def bound(inputs, model):
-    PLANS[id(model)].bind(inputs if isinstance(inputs, Packed) else dict(inputs))
+    PLANS[id(model)].bind_inputs(inputs if isinstance(inputs, PackedColumns) else dict(inputs))
 
 
 # HTTP, JSON.
@@ -206,7 +206,7 @@ def kserve_message(model):
     templates = Templates()
 
     def run(data):
-        bound(kserve_rpc.Infer(data, templates).columns(model)[0], model)
+        bound(kserve_rpc.InferDecoder(data, templates).columns(model)[0], model)
 
     return run
 
@@ -215,7 +215,7 @@ def tfs_message():
     templates = Templates()
 
     def run(data):
-        bound(tfs_rpc.Predict(data, templates).columns(PACKED), PACKED)
+        bound(tfs_rpc.PredictDecoder(data, templates).columns(PACKED), PACKED)
 
     return run
 
@@ -264,7 +264,7 @@ def chain_record():
 
 def snapshot_list():
     files = {"tables/user.safetensors": File(9, "0" * 8), "dense.safetensors": File(4, "1" * 8)}
-    return SnapshotList("snapshots/7-ab", 7, "ab" * 16, {"user": 5}, files, 1.5, [1.0, 2.0]).to_json()
+    return SnapshotManifest("snapshots/7-ab", 7, "ab" * 16, {"user": 5}, files, 1.5, [1.0, 2.0]).to_json()
 
 
 def strings(data):
@@ -320,7 +320,7 @@ def targets(tmp):
         Target("file: tensors", lambda d: parse_tensors(np.frombuffer(d, np.uint8), "tensors"), (tensors_file(),), 2),
         Target("file: manifest", Manifest.from_json, (PACKED.to_json(), MIXED.to_json()), 1),
         Target("file: record of a chain", lambda d: ChainRecord.from_bytes(d, 7), (chain_record(),), 1),
-        Target("file: list of a snapshot", SnapshotList.from_json, (snapshot_list(),), 1),
+        Target("file: list of a snapshot", SnapshotManifest.from_json, (snapshot_list(),), 1),
         Target("HTTP: path", path, PATHS, 2),
         Target("HTTP: head", http_head, HEADS, 2),
         Target("HTTP: chunked body", chunked_body, CHUNKS, 2),

@@ -29,7 +29,7 @@ from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.package.manifest import WHOLE
 from freshet_serving.processor.package.tensors import write_tensors
-from freshet_serving.processor.package.version import GRAPH, VersionReader
+from freshet_serving.processor.repository.version import GRAPH, VersionReader
 from freshet_serving.processor.tables.table import descriptor
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.gpu.package import folder_of, relist
@@ -72,7 +72,7 @@ def write_bundle(out: Path, rows: int, buckets: Sequence[int]) -> Path:
         tables = [descriptor(t, a) for t, a in zip(manifest.tables, version.change.frame.arrays)]
         x, counts = np.zeros((REFERENCE_ROWS, manifest.width), np.float32), np.zeros((TABLES, 2), np.int64)
         spans = np.array([[0, REFERENCE_ROWS]], np.int64)
-        plan.fill(np.array(tables, np.int64), version.change.epoch, [plan.bind(inputs)], spans, x, counts)
+        plan.fill(np.array(tables, np.int64), version.change.epoch, [plan.bind_inputs(inputs)], spans, x, counts)
         arrays |= {f"x{step}": x, f"score{step}": graph.run(x, weights)["score"]}
     with open(out / "reference.safetensors", "wb") as file:
         write_tensors(file, arrays, {})

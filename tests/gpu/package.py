@@ -10,7 +10,7 @@ from pathlib import Path
 from freshet_serving.processor.backends.opening import executable_files
 from freshet_serving.processor.package.manifest import ExecutableEntry, File, Manifest
 from freshet_serving.processor.package.tensors import crc32
-from freshet_serving.processor.package.version import MANIFEST, VersionReader
+from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 
 MODEL = "bench"
 ELSEWHERE = "another machine's"

@@ -32,7 +32,7 @@ from freshet_serving.processor.package.delta import read_delta
 from freshet_serving.processor.package.manifest import ExecutableEntry as Entry
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.tensors import map_file, parse_tensors
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from tests.gpu.package import MODEL, folder_of, only
 
 # Products in float32 may be rounded to TF32 on a GPU; what calibration allows any float32 backend.
@@ -91,7 +91,7 @@ class Check:
 
     def xla(self) -> XlaProgram:
         """All buckets, compiled here from what was made without a GPU."""
-        program = Xla().open(*self.ends)
+        program = Xla().open_program(*self.ends)
         for e in self.entries("xla"):
             program.add(Artefact(e.bucket, b"", e.weights, e.precision, self.device_target, self.reader.file(e.origin)))
         return program
@@ -120,7 +120,7 @@ class Check:
         x = allocate((executable.bucket, width))
         x[...] = np.resize(self.reference[f"x{step}"], x.shape)
         outputs = {name: allocate((executable.bucket, n)) for name, n in columns.items()}
-        return x, outputs, executable.bind(x, outputs)
+        return x, outputs, executable.bind_buffers(x, outputs)
 
 
 def about(check: Check) -> Figures:
@@ -169,7 +169,7 @@ def xla_saved(check: Check) -> Figures:
     code = program.serialize(bucket)
     entry = next(e for e in check.entries("xla") if e.bucket == bucket)
     kind = device(check.device_target, 1).target if check.target == "cuda" else check.device_target
-    again = Xla().open(*check.ends)
+    again = Xla().open_program(*check.ends)
     started_s = time.perf_counter()
     again.add(Artefact(bucket, code, entry.weights, entry.precision, kind))
     load_s = time.perf_counter() - started_s
@@ -228,7 +228,7 @@ def onnxruntime(check: Check) -> Figures:
     backend = OnnxRuntime()
     if check.target not in backend.targets():
         raise Skip(f"{backend.library} here was built without {check.target}: {', '.join(backend.targets())}")
-    program = backend.open(*check.ends)
+    program = backend.open_program(*check.ends)
     for e in check.entries("onnxruntime"):
         program.add(Artefact(e.bucket, check.reader.file(e.file), e.weights, target=check.target))
     found = []
@@ -257,7 +257,7 @@ def tensorrt(check: Check) -> Figures:
         started_s = time.perf_counter()
         engine = backend.build((check.bundle / "dense.onnx").read_bytes(), bucket, width, precision)
         found.append((f"{precision}, build", _ms(time.perf_counter() - started_s)))
-        program = backend.open(width, columns)
+        program = backend.open_program(width, columns)
         names = sorted(check.weights[0])
         program.add(Artefact(bucket, engine, names, precision, "cuda"))
         for step, weights in enumerate(check.weights):

@@ -22,7 +22,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.kernels.hashing import init_rows
 from freshet_serving.processor.package.delta import read_delta
 from freshet_serving.processor.package.manifest import validate
-from freshet_serving.processor.package.version import VersionReader, table_file
+from freshet_serving.processor.repository.version import VersionReader, table_file
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 
 pytestmark = pytest.mark.tensorflow

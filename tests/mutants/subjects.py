@@ -17,16 +17,16 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 GROUPS = {
     "versions": ("processor/versions/*.py",),
     "tables": ("processor/tables/**/*.py",),
-    "chain": ("processor/chain/*.py",),
-    "batcher": tuple(f"processor/sessions/{name}.py" for name in ("batcher", "scatter", "session", "group")),
+    "log": ("processor/repository/log/*.py",),
+    "batcher": tuple(f"processor/sessions/{name}.py" for name in ("batcher", "split_request", "session", "group")),
     "codecs": ("serving/codecs/*.py",),
-    "guard": ("processor/watching/judge.py", "serving/admin/authorization.py"),
+    "guard": ("processor/watching/canary_judge.py", "serving/admin/authorization.py"),
     "passes": ("compiler/passes/*.py",),
     "checkpoints": ("models/training/*.py",),
 }
 """Modules by group, as patterns."""
 
-ELSEWHERE = {"processor/sessions/session.py": ("tests/processor/versions/test_once.py",)}
+ELSEWHERE = {"processor/sessions/session.py": ("tests/processor/versions/test_user_split.py",)}
 """Tests that are about a module and lie in another room than its own."""
 
 MADE = ("serving/codecs/proto_files.py", "serving/codecs/generate_messages.py")

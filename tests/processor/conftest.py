@@ -2,11 +2,11 @@
 
 import pytest
 
-from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.processor.repository.log.change_log import ChangeLog
 from tests.packages import write_package
 from tests.processor.engines import USERS, processors
-from tests.processor.mirror.bucket import Bucket
-from tests.processor.mirror.sides import opened, publish
+from tests.processor.repository.mirror.bucket import Bucket
+from tests.processor.repository.mirror.sides import opened, publish
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def bucket():
 @pytest.fixture
 def trainer(bucket, tmp_path):
     """Who publishes into it: the chain of version 1 of model "small"."""
-    return Ledger.of(publish(opened(bucket, tmp_path / "trainer"), tmp_path, users=range(20)))
+    return ChangeLog.of(publish(opened(bucket, tmp_path / "trainer"), tmp_path, users=range(20)))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.columns import Packed, Place, Places, Ragged, Strings
+from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged, Strings
 
 texts = st.lists(st.text(max_size=8) | st.binary(max_size=8), max_size=10)
 
@@ -66,9 +66,9 @@ def test_an_id_beyond_64_bits_is_not_taken():
 
 def test_packed_columns_are_views_where_the_buffer_is_aligned_and_copies_where_it_is_not():
     values = np.arange(6, dtype=np.int64)
-    places = Places((Place("ids", values.dtype, 3, 2, 0),), values.nbytes)
+    places = BufferLayout((ColumnLayout("ids", values.dtype, 3, 2, 0),), values.nbytes)
     for start in range(9):
-        columns = Packed(b"\0" * start + values.tobytes(), start, places)
+        columns = PackedColumns(b"\0" * start + values.tobytes(), start, places)
         np.testing.assert_array_equal(columns["ids"], values.reshape(3, 2))
         assert columns["ids"].flags.aligned
         assert list(columns) == ["ids"]

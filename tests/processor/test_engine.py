@@ -17,8 +17,8 @@ from freshet_serving.processor.errors import (
     NotReady,
 )
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import place as place_module
-from freshet_serving.processor.sessions.group import HOLDS
+from freshet_serving.processor.repository import storage as storage_module
+from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.sessions.session_options import GroupConfig
 from tests.packages import make_delta, write_package
 from tests.processor.engines import (
@@ -59,7 +59,7 @@ def test_every_reply_is_exactly_the_generation_that_it_names_while_deltas_and_ro
     replica = processor.replica("small")
     replica.costs = CostTable({bucket: bucket * 1e-5 for bucket in replica.cost})
     split = []
-    pin, replica.pin = replica.pin, lambda reader: (split.append(reader >= HOLDS), pin(reader))[1]
+    pin, replica.pin = replica.pin, lambda reader: (split.append(reader >= SESSION_READERS), pin(reader))[1]
     users = [0, 3, 7, 11, 19, 25, 1] * 40
     one = {step: scores([3], dict.fromkeys(USERS, step), step) for step in range(7)}
     many = {step: scores(users, dict.fromkeys(USERS, step), step) for step in range(7)}
@@ -212,7 +212,7 @@ def test_messages_to_clients_carry_no_path(root, open_processor, monkeypatch):
     def refuse(path):
         raise OSError(errno.ENOSPC, "no space", str(path))
 
-    monkeypatch.setattr(place_module, "exclusive_file", refuse)
+    monkeypatch.setattr(storage_module, "exclusive_file", refuse)
     path = publish(root, 1)
     data = path.read_bytes()
     path.unlink()

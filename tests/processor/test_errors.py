@@ -6,9 +6,9 @@ import pytest
 
 from freshet_serving.processor.errors import Corrupt, NotReady, nearest, nearest_file, shortage, unreadable
 from freshet_serving.processor.package.delta import read_delta_file
-from freshet_serving.processor.package.mapped_file import MappedFile
 from freshet_serving.processor.package.tensors import map_file
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.mapped_file import MappedFile
+from freshet_serving.processor.repository.version import VersionReader
 from tests.descriptors import few_descriptors
 from tests.packages import write_package
 
@@ -64,3 +64,16 @@ def test_nearest_file_comes_from_the_same_folder(tmp_path):
     assert nearest_file(tmp_path / "clicks.parqet") == " (did you mean 'clicks.parquet'?)"
     assert nearest_file(str(tmp_path / "other.csv")) == ""
     assert nearest_file(tmp_path / "nowhere" / "clicks.parquet") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("import_processor_s", " (renamed to import_cpu_s)"),
+        ("--max-bodies-bytes", " (renamed to --max-inflight-body-bytes)"),
+        ("sesions", " (did you mean 'sessions'?)"),
+        ("qqq", ""),
+    ],
+)
+def test_a_former_name_leads_to_the_new_one_and_a_slip_to_the_nearest(name, hint):
+    assert nearest(name, ["sessions", "workers"]) == hint

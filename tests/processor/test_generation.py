@@ -84,18 +84,18 @@ def chain_at(step, undo_depth=4):
 def test_which_delta_continues_the_chain(here, step, parent, compacted, fits):
     chain = chain_at(here)
     if fits:
-        chain.check("ctr", 3, step, parent, compacted)
+        chain.check_parent("ctr", 3, step, parent, compacted)
     else:
         with pytest.raises(Conflict, match=rf"3\.{here}"):
-            chain.check("ctr", 3, step, parent, compacted)
+            chain.check_parent("ctr", 3, step, parent, compacted)
     assert chain.step == here
 
 
 def test_a_delta_of_another_version_is_a_conflict_and_of_another_model_a_mistake():
     with pytest.raises(Conflict, match="for version 2, 'ctr' serves version 3"):
-        chain_at(0).check("ctr", 2, 1, 0, False)
+        chain_at(0).check_parent("ctr", 2, 1, 0, False)
     with pytest.raises(BadInput, match="for model 'rank', wanted 'ctr'"):
-        chain_at(0).check("rank", 3, 1, 0, False)
+        chain_at(0).check_parent("rank", 3, 1, 0, False)
 
 
 def test_a_chain_without_undo_gives_every_delta_up_at_once():
@@ -115,7 +115,7 @@ def test_a_chain_goes_back_to_exactly_the_newest_states_that_it_still_remembers(
     for move, number in moves:
         if move == "advance":
             step = chain.step + number
-            chain.check("ctr", 3, step, chain.step, False)
+            chain.check_parent("ctr", 3, step, chain.step, False)
             forgotten += chain.advance(step)
             applied += 1
             history.append(step)

@@ -170,11 +170,11 @@ def test_a_scratch_file_has_no_name_and_takes_room_only_as_asked(tmp_path):
     scratch.take(1 << 20, 1 << 16)
     scratch.array[1 << 20 : (1 << 20) + 4] = 5
     assert scratch.array[(1 << 20) - 1 : (1 << 20) + 5].tolist() == [0, 5, 5, 5, 5, 0]
-    scratch.give_back(1 << 20, 1 << 16)
+    scratch.punch_hole(1 << 20, 1 << 16)
     assert scratch.array[1 << 20] in (0, 5), "zero where the file system can punch holes"
     scratch.array[: 3 * mmap.PAGESIZE] = 5
-    scratch.give_back(0, 100)
-    scratch.give_back(mmap.PAGESIZE - 1, mmap.PAGESIZE)
+    scratch.punch_hole(0, 100)
+    scratch.punch_hole(mmap.PAGESIZE - 1, mmap.PAGESIZE)
     assert (scratch.array[: 3 * mmap.PAGESIZE] == 5).all(), "parts of pages stay"
     files = settled_fds()
     del scratch

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.engine import Applied, PredictReply, PredictRequest, VersionStatus
+from freshet_serving.processor.engine import ApplyResult, PredictReply, PredictRequest, VersionStatus
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.manifest import Input, Manifest, Output
 from freshet_serving.processor.sessions.request import Done
-from freshet_serving.processor.versions.change_results import RolledBack
-from freshet_serving.processor.versions.probation import Vigilance
+from freshet_serving.processor.versions.change_results import RollbackResult
+from freshet_serving.processor.versions.pre_deploy_check import GuardStats
 from freshet_serving.processor.versions.traffic import Traffic
-from freshet_serving.processor.watching.aftermath import LabelSums
 from freshet_serving.processor.watching.histogram import Histogram
-from freshet_serving.processor.watching.sketch import Block, Sketch, note_batch
+from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
+from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
 from freshet_serving.processor.watching.stats import ChainStatus, GroupStats, SessionStats
 
 GENERATION = Generation(3, 17)
@@ -113,13 +113,13 @@ class FakeProcessor:
         else:
             threading.Thread(target=answer).start()
 
-    def attach(self, wake: Callable[[float], None], post: Any) -> bool:
+    def set_owner(self, wake: Callable[[float], None], post: Any) -> bool:
         return False
 
     def limits(self, model: str) -> RequestLimits:
         return self.limit
 
-    def admit(
+    def select_replica(
         self,
         model: str,
         version: int | None,
@@ -165,24 +165,24 @@ class FakeProcessor:
             "models": {m: {"generation": str(self.generation)} for m in self.manifests},
         }
 
-    def apply_delta(self, model: str, data: bytes | None = None, path: str | None = None) -> Applied:
+    def apply_delta(self, model: str, data: bytes | None = None, path: str | None = None) -> ApplyResult:
         self.manifest(model)
         self.calls.append(("apply_delta", model, data, path, threading.current_thread() is threading.main_thread()))
         if data == b"conflict":
             raise Conflict("delta: continues step 9, the served generation is 3.17")
-        return Applied(model, Generation(3, 18), 5, 1, 2.5)
+        return ApplyResult(model, Generation(3, 18), 5, 1, 2.5)
 
-    def rollback(self, model: str, generation: Generation, reason: str = "") -> RolledBack:
+    def rollback(self, model: str, generation: Generation, reason: str = "") -> RollbackResult:
         self.calls.append(("rollback", model, generation, reason))
-        return RolledBack(generation, [Generation(3, 17)], 18, recorded=True)
+        return RollbackResult(generation, [Generation(3, 17)], 18, recorded=True)
 
     def release_deltas(self, model: str, version: int | None = None, reason: str = "") -> Generation:
         self.calls.append(("release", model, version, reason))
         return Generation(3, 18)
 
-    def reject_deltas(self, model: str, version: int | None = None, reason: str = "") -> RolledBack:
+    def reject_deltas(self, model: str, version: int | None = None, reason: str = "") -> RollbackResult:
         self.calls.append(("reject", model, version, reason))
-        return RolledBack(Generation(3, 20), [Generation(3, 18)], 21, recorded=True, kept=(Generation(3, 20),))
+        return RollbackResult(Generation(3, 20), [Generation(3, 18)], 21, recorded=True, kept=(Generation(3, 20),))
 
     def calibrated(self, model: str, generation: Generation, evidence: LabelSums) -> None:
         self.calls.append(("calibrated", model, generation, evidence))
@@ -203,7 +203,7 @@ class FakeProcessor:
         self.expected += models
 
     @property
-    def awaited(self) -> list[str]:
+    def pending_models(self) -> list[str]:
         return [] if self.ready else self.models()
 
     def poll(self, patience_s: float | None = None) -> list[str]:
@@ -225,13 +225,13 @@ class FakeProcessor:
         routes = SimpleNamespace(served={3: version}, shares=lambda: {3: 0.95}, traffic=Traffic(), labels={"stable": 3})
         chain = ChainStatus("HELD", "late labels", "ab" * 16, 17, 19, 2, "held")
         states = [VersionStatus(4, "END", "a table does not fit"), VersionStatus(3, "AVAILABLE")]
-        vigilance = Vigilance()
-        vigilance.held["bias"], vigilance.taken_back["shift"] = 2, 1
-        vigilance.preview_s.observe(0.004)
+        guard_stats = GuardStats()
+        guard_stats.held["bias"], guard_stats.auto_rollbacks["shift"] = 2, 1
+        guard_stats.preview_s.observe(0.004)
         model = SimpleNamespace(
             ready=True, pick=lambda: version, routes=routes, chain=lambda number: chain, staleness_s=lambda number: 1.5,
             status=lambda: states,
-            damaged={"tables/user.safetensors": 1}, lock_watch=SimpleNamespace(held_s=0.0), vigilance=vigilance,
+            damaged={"tables/user.safetensors": 1}, lock_watch=SimpleNamespace(held_s=0.0), guard_stats=guard_stats,
         )  # fmt: skip
         return dict.fromkeys(self.manifests, model)
 
@@ -244,7 +244,7 @@ class FakeProcessor:
     def trend(self, model: str, version: int) -> Any:
         return SimpleNamespace(scores=tuple(scored(0.25, 0.25, 0.5).every()), drift=(0.125,))
 
-    def shadowed(self, version: Any) -> None:
+    def shadow_comparison(self, version: Any) -> None:
         return None
 
     def remote_rows(self, version: Any) -> None:
@@ -256,7 +256,7 @@ class FakeProcessor:
 
 def scored(*scores: float) -> Sketch:
     """What one batch of these scores leaves behind: 2 requests, waiting 1 ms, 2 ms sparse and 4 ms dense."""
-    block, array = Block(1), np.array(scores, np.float32)
+    block, array = StatsBlock(1), np.array(scores, np.float32)
     note_batch(
         block.counts_address, block.sums_address, 2, array.size, 3, array.ctypes.data, array.size, 1e-3, 2e-3, 4e-3
     )

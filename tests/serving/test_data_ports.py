@@ -10,25 +10,25 @@ from freshet_serving.serving.data_ports import DataPorts
 @pytest.fixture
 def ports():
     """DataPorts with four connections, of which one is leaving."""
-    connections = [SimpleNamespace(leaving=number == 2) for number in range(4)]
+    connections = [SimpleNamespace(draining=number == 2) for number in range(4)]
     ports = object.__new__(DataPorts)
     ports.http = SimpleNamespace(server_state=SimpleNamespace(connections=connections))
     return ports
 
 
-def leaving(ports):
-    return sum(connection.leaving for connection in ports.http.server_state.connections)
+def draining(ports):
+    return sum(connection.draining for connection in ports.http.server_state.connections)
 
 
 @pytest.mark.parametrize(("count", "leave"), [(0, 1), (1, 1), (2, 2), (3, 3), (9, 4)])
 def test_asked_for_so_many_those_that_leave_already_are_among_them_however_often(ports, count, leave):
     for _ in range(3):
-        ports.shed(count)
-        assert leaving(ports) == leave
+        ports.drain_some(count)
+        assert draining(ports) == leave
 
 
 def test_a_release_is_of_those_that_stay(ports):
-    ports.release(0.5)
-    assert leaving(ports) == 3
-    ports.release(0.0)
-    assert leaving(ports) == 3
+    ports.drain_share(0.5)
+    assert draining(ports) == 3
+    ports.drain_share(0.0)
+    assert draining(ports) == 3

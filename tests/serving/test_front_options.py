@@ -1,15 +1,15 @@
 import json
 from dataclasses import asdict
 
-from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.serve_config import ServeConfig
 
 
 def test_the_configuration_makes_the_options_of_its_ports():
     config = ServeConfig("r", max_body_bytes=9, default_timeout_ms=250.0, model_control="explicit", admin_token="t")
     options = config.front_options("1.2", processes=1)
-    assert type(options) is FrontOptions
-    assert options == FrontOptions(
+    assert type(options) is FrontendOptions
+    assert options == FrontendOptions(
         version="1.2", max_body_bytes=9, default_timeout_ms=250.0, model_control="explicit", admin_token="t"
     )
     assert options.default_timeout_s == 0.25
@@ -22,8 +22,8 @@ def test_processes_share_the_disk_for_recorded_requests():
 
 def test_options_of_the_ports_reach_another_process_as_json():
     options = ServeConfig("r", trace_endpoint="http://c:4318", admin_token="t").front_options("9", processes=2)
-    assert FrontOptions(**json.loads(json.dumps(asdict(options)))) == options
+    assert FrontendOptions(**json.loads(json.dumps(asdict(options)))) == options
 
 
 def test_the_token_of_the_ports_is_not_shown():
-    assert "secret" not in repr(FrontOptions(admin_token="secret"))
+    assert "secret" not in repr(FrontendOptions(admin_token="secret"))

@@ -2,19 +2,19 @@ import math
 
 import pytest
 
-from freshet_serving.processor.allowance import Allowance
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.serving.process_layout import Burden, Layout
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.resource_limits import ResourceLimits
+from freshet_serving.serving.process_layout import Layout, ModelFootprint
 from freshet_serving.serving.serve_config import ServeConfig
 from tests.packages import write_package
 
-GIB, NONE = 1 << 30, Burden()
+GIB, NONE = 1 << 30, ModelFootprint()
 REMOTE = {"remote_url": "redis://host", "remote_tables": ["ctr/user"]}
 GROUPS = {"groups": {"baseline": {"models": ["ctr"], "cpus": "0"}}}
 
 
-def layout(options, cores=4, quota=None, memory_nbytes=64 * GIB, burden=NONE, linux=True):
-    return Layout.of(ServeConfig("r", **options), Allowance(cores, quota, memory_nbytes), burden, linux)
+def layout(options, cores=4, quota=None, memory_nbytes=64 * GIB, footprint=NONE, linux=True):
+    return Layout.of(ServeConfig("r", **options), ResourceLimits(cores, quota, memory_nbytes), footprint, linux)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_other_systems_have_one_process():
 
 
 def test_a_model_whose_stage_needs_a_library_is_served_by_one_process():
-    found = layout({}, burden=Burden(staged="ctr"))
+    found = layout({}, footprint=ModelFootprint(staged="ctr"))
     assert (found.workers, found.why) == (1, "one process: ctr has a stage that each would load a library for")
 
 
@@ -80,7 +80,7 @@ def test_a_model_whose_stage_needs_a_library_is_served_by_one_process():
     ],
 )
 def test_workers_take_at_most_half_of_the_memory(memory_nbytes, dense_nbytes, workers, why):
-    found = layout({}, memory_nbytes=memory_nbytes, burden=Burden(dense_nbytes))
+    found = layout({}, memory_nbytes=memory_nbytes, footprint=ModelFootprint(dense_nbytes))
     assert (found.workers, found.why) == (workers, why)
 
 
@@ -124,7 +124,9 @@ def test_models_are_weighed_by_their_newest_version(tmp_path):
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "model.json").write_text("{")
     dense = Repository(tmp_path).version("small").manifest.dense
-    burden = Burden.of(str(tmp_path), [])
-    assert burden.dense_nbytes == 4 * sum(math.prod(shape) for shape in dense.values()) > 0
-    assert burden.staged == ""
-    assert Burden.of(str(tmp_path), ["nope"]) == Burden.of(str(tmp_path / "nope"), []) == Burden()
+    footprint = ModelFootprint.of(str(tmp_path), [])
+    assert footprint.dense_nbytes == 4 * sum(math.prod(shape) for shape in dense.values()) > 0
+    assert footprint.staged == ""
+    assert (
+        ModelFootprint.of(str(tmp_path), ["nope"]) == ModelFootprint.of(str(tmp_path / "nope"), []) == ModelFootprint()
+    )

@@ -5,7 +5,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.sessions.placement import GroupConfig, SessionConfig
-from freshet_serving.processor.watching.judge import Bounds
+from freshet_serving.processor.watching.canary_judge import CanaryBounds
 from freshet_serving.serving.process_layout import Layout
 from freshet_serving.serving.serve_config import ServeConfig, load_config
 
@@ -145,7 +145,7 @@ def test_the_policy_in_the_documentation_is_valid(tmp_path):
     (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "serve.toml").write_text(toml)
     policy = load_config({"repository": "r"}, {}, str(tmp_path / "serve.toml")).policies()["ctr"]
-    assert policy.guard == Bounds()
+    assert policy.guard == CanaryBounds()
     assert policy.split == {"stable": 95, "canary": 5}
 
 

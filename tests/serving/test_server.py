@@ -284,6 +284,6 @@ def test_a_hang_up_that_whoever_started_the_server_has_ignored_stays_ignored():
 def test_connections_are_told_to_leave_bit_by_bit_while_a_server_drains(monkeypatch):
     told = []
     with running(lambda config: FakeProcessor(), drain_s=0.01) as (server, _, _):
-        monkeypatch.setattr(server._front, "release", told.append)
+        monkeypatch.setattr(server._front, "drain_share", told.append)
         until(lambda: fetch(server.http_address, "/v2/health/ready")[0] == 200)
     assert told == pytest.approx([1 / left for left in range(DRAIN_STEPS, 0, -1)])

@@ -49,7 +49,7 @@ REVIEW = {
     "processor.package": "118",
     "processor.kernels": "61",
     "processor.watching": "49",
-    "processor.chain": "33",
+    "processor.repository.log": "33",
     "processor.backends": "37",
 }
 

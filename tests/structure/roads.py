@@ -88,7 +88,7 @@ def object_delta() -> list[str] | str:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         return f"not taken: {' and '.join(missing)} is not installed (extras objects and dev)"
-    from freshet_serving.processor.mirror.object_store import open_store
+    from freshet_serving.processor.repository.mirror.object_store import open_store
     from tests.object_server import ObjectServer
 
     with ObjectServer() as server, tempfile.TemporaryDirectory() as folder, _environment(server.env):
@@ -142,14 +142,14 @@ def _publisher(address: str, env: dict[str, str]) -> Iterator[Callable[[int], No
 
 
 def _publish(address: str) -> None:
-    from freshet_serving.processor.chain.ledger import Ledger
-    from freshet_serving.processor.mirror.repositories import open_repository
+    from freshet_serving.processor.repository.log.change_log import ChangeLog
+    from freshet_serving.processor.repository.mirror.repositories import open_repository
     from tests.packages import make_delta
 
-    ledger = Ledger.of(open_repository(address).version(MODEL, 1))
+    change_log = ChangeLog.of(open_repository(address).version(MODEL, 1))
     for line in sys.stdin:
         step = int(line)
-        ledger.publish(make_delta(step, [step % len(USERS)], dense_seed=step))
+        change_log.publish(make_delta(step, [step % len(USERS)], dense_seed=step))
         print(step, flush=True)
 
 

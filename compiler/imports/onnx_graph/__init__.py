@@ -1,6 +1,6 @@
 """ONNX files, as PyTorch's exporters write them: read, understood and written as SavedModels.
 
-untrusted     a file as plain data, checked
+onnx_reader   a file as plain data, checked
 branches      branches that are decided beforehand
 bags          nn.EmbeddingBag, in the spellings of both exporters
 calls         one operator, as its translator sees it
@@ -8,8 +8,8 @@ arithmetic    operators number by number, and reductions
 rearranging   operators that put numbers elsewhere
 networks      operators of layers, and EmbeddingBag
 translation   a graph as a TensorFlow function, weights under their own names
-proof         what ONNX Runtime makes of the file, to compare with
-saving        the whole of it as a SavedModel
+reference_check  what ONNX Runtime makes of the file, to compare with
+saved_model   the whole of it as a SavedModel
 """
 
-__all__ = ["saving"]
+__all__ = ["saved_model"]

@@ -3,7 +3,7 @@
 TorchScript: a Loop of Slice (ids of one bag), Gather, ReduceSum | Mean | Max, its rows stacked by the Loop. Dynamo:
 Gather of all ids before the loop, then a Loop of Slice and Reduce that appends to a sequence; with a padding_idx a
 loop inside the loop that leaves entries out. Each becomes one node of ours, EmbeddingBag; any other Loop is refused
-when it is translated. What is read here is proven later (compiler.imports.onnx_graph.proof).
+when it is translated. What is read here is proven later (compiler.imports.onnx_graph.reference_check).
 
 Ids and offsets that are inputs of the model are one ragged input of the package. A matrix of ids, which exporters take
 apart into ids and offsets, is put together again.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from freshet_serving.compiler.imports.onnx_graph.untrusted import Array, OnnxBody, OnnxModel, OnnxNode
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import Array, OnnxBody, OnnxModel, OnnxNode
 from freshet_serving.compiler.imports.ops import words
 from freshet_serving.processor.errors import BadInput
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from freshet_serving.compiler.imports.onnx_graph.untrusted import Array, OnnxBody, OnnxNode
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import Array, OnnxBody, OnnxNode
 
 MAX_SIZE = 1024
 CODES: dict[int, Any] = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_}

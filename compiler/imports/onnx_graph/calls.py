@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.onnx_graph.untrusted import Array, OnnxNode
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import Array, OnnxNode
 from freshet_serving.processor.errors import BadInput, TooLarge
 
 MAX_MADE = 1 << 24

@@ -20,7 +20,7 @@ from freshet_serving.compiler.imports.inputs import plain
 from freshet_serving.compiler.imports.onnx_graph import arithmetic, networks, rearranging
 from freshet_serving.compiler.imports.onnx_graph.bags import DOMAIN
 from freshet_serving.compiler.imports.onnx_graph.calls import BatchLast, Call
-from freshet_serving.compiler.imports.onnx_graph.untrusted import Array, OnnxBody, OnnxNode
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import Array, OnnxBody, OnnxNode
 from freshet_serving.processor.errors import BadInput, FreshetError
 
 TRANSLATORS = arithmetic.TRANSLATORS | rearranging.TRANSLATORS | networks.TRANSLATORS

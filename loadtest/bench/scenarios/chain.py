@@ -1,7 +1,7 @@
 """What a long chain costs: a start from its snapshot, and watching it, each against a short one.
 
 A start after 5,000 deltas that a snapshot holds, against one of the version as it was published
-(loadtest.bench.starting). Then two servers, idle but for a delta every turn, one on a folder of 5 deltas and one on
+(loadtest.bench.startup_time). Then two servers, idle but for a delta every turn, one on a folder of 5 deltas and one on
 50,000: processor time of a turn.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from loadtest.bench import starting
+from loadtest.bench import startup_time
 from loadtest.bench.harness import Bench, Result, Row
 from loadtest.load.launch import RunningServer, serving
 from loadtest.load.processes import cpu_s, tree
@@ -32,18 +32,20 @@ def run(bench: Bench) -> Result:
     part = 20 if bench.quick else 1
     result = Result("chain", "A long chain / a short one: starts, and watching")
     bench.say(f"{DELTAS // part} deltas, folded")
-    there = starting.prepare(bench.work / "starting", bench.table_rows, DELTAS // part, CHANGED)
+    there = startup_time.prepare(bench.work / "starting", bench.table_rows, DELTAS // part, CHANGED)
     sides = [Side(name, partial(_start, there[name])) for name in ("folded", "fresh")]
     turns = compare(sides, bench.rounds, bench.say)
     folded, fresh = values(turns, "folded", START), values(turns, "fresh", START)
     result.rows.append(Row(f"start after {DELTAS // part:,} deltas", interval(folded, fresh), ("<=", GOAL)))
-    result.facts.append(("start that reads every delta", f"{starting.in_its_own_process(there['unfolded'])[0]:.1f} s"))
+    result.facts.append(
+        ("start that reads every delta", f"{startup_time.in_its_own_process(there['unfolded'])[0]:.1f} s")
+    )
 
     bench.say(f"{MANY // part} deltas to watch")
     with contextlib.ExitStack() as stack:
         watched = []
         for name, deltas in (("many", MANY // part), ("few", FEW)):
-            folder = starting.prepare(bench.work / name, 1_000, deltas, 1)["folded"]
+            folder = startup_time.prepare(bench.work / name, 1_000, deltas, 1)["folded"]
             server = stack.enter_context(serving(folder, bench.work / f"{name}.log", ["--workers", "1"]))
             watched.append(Side(name, partial(_watch, server, _publisher(folder))))
         turns = compare(watched, bench.rounds, bench.say)
@@ -56,21 +58,21 @@ def run(bench: Bench) -> Result:
 
 
 def _start(repository: Path) -> dict[str, float]:
-    return {START: starting.in_its_own_process(repository)[0]}
+    return {START: startup_time.in_its_own_process(repository)[0]}
 
 
 def _publisher(repository: Path) -> Callable[[], None]:
     """Publishes one more delta at each call."""
     from freshet_serving.models.bench import MODEL, bench_delta
-    from freshet_serving.processor.chain.ledger import Ledger
-    from freshet_serving.processor.package.repository import Repository
+    from freshet_serving.processor.repository.log.change_log import ChangeLog
+    from freshet_serving.processor.repository.model_repository import Repository
 
     version = Repository(repository).version(MODEL)
-    ledger = Ledger.of(version)
+    change_log = ChangeLog.of(version)
 
     def publish() -> None:
-        history = ledger.history
-        ledger.publish(bench_delta(version.root_manifest, history.top + 1, 1, history.head.step))
+        history = change_log.history
+        change_log.publish(bench_delta(version.root_manifest, history.top + 1, 1, history.head.step))
 
     return publish
 

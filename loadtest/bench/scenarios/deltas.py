@@ -12,7 +12,7 @@ from pathlib import Path
 
 from freshet_serving.models.bench import bench_delta
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from loadtest.bench.harness import Bench, Result, Row, ServerSide
 from loadtest.load.admin_calls import post_delta
 from loadtest.load.launch import RunningServer

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import statistics
 
-from loadtest.bench.compute import Computing, computing
+from loadtest.bench.compute import ComputeProcesses, computing
 from loadtest.bench.harness import Bench, Result, Row, ServerSide
 from loadtest.load.launch import RunningServer
 from loadtest.load.processes import pss_nbytes, tree
@@ -23,7 +23,7 @@ def run(bench: Bench) -> Result:
     """The engine as a library, where nothing but sessions computes; and servers, which share the cores with wrk."""
     result = Result("group", "SessionGroup of 2 / one session")
 
-    def computed(engine: Computing) -> dict[str, float]:
+    def computed(engine: ComputeProcesses) -> dict[str, float]:
         return {"requests/s": engine.measure(bench.seconds)}
 
     def served(server: RunningServer) -> dict[str, float]:

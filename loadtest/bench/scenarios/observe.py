@@ -33,7 +33,7 @@ CASES = ((1, CONNECTIONS), (1, 1), (64, CONNECTIONS))
 METRICS_TURN_S, TRACES_TURN_S = 0.1, 0.5
 
 
-class Uncounted:
+class NullCounts:
     """Counts that count nothing."""
 
     def observe(self, *_: Any) -> None:
@@ -93,8 +93,8 @@ def _metrics(front: FrontEnd, rounds: int, connections: int) -> Pair:
 
     def off() -> None:
         with (
-            patch.object(front.app, "metrics", Uncounted()),
-            patch.object(front.app.exchanges, "metrics", Uncounted()),
+            patch.object(front.app, "metrics", NullCounts()),
+            patch.object(front.app.serving_context, "metrics", NullCounts()),
             patch.object(session_module, "note_batch", _nothing),
             patch.object(exchange_module, "TIMED_EVERY", sys.maxsize),
         ):
@@ -110,12 +110,12 @@ def _nothing(*_: Any) -> None:
 def _traces(front: FrontEnd, tracer: Tracer, rounds: int, connections: int) -> Pair:
     def sides(watched: Tracer | None) -> Callable[[], None]:
         def turn() -> None:
-            front.app.exchanges.tracer = watched
+            front.app.serving_context.tracer = watched
             try:
                 front.run(rounds)
                 tracer.send(time.monotonic())
             finally:
-                front.app.exchanges.tracer = None
+                front.app.serving_context.tracer = None
 
         return turn
 

@@ -12,9 +12,9 @@ import statistics
 from pathlib import Path
 
 from freshet_serving.processor.machine import this_machine
+from loadtest.bench.calibration_rows import compile_with_practice
 from loadtest.bench.compute import computing
 from loadtest.bench.harness import CORES, LAYOUTS, Bench, Result, Row, ServerSide
-from loadtest.bench.practice import compile_with_practice
 from loadtest.load.launch import RunningServer
 from loadtest.load.payload import bench_inputs
 from loadtest.load.sides import Side, compare, ratio, values

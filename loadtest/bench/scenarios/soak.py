@@ -42,7 +42,7 @@ ROWS = 20_000
 
 
 @dataclass(slots=True)
-class Chores:
+class SoakActions:
     """The chores of a soak, done to the server each at its moment; what went wrong is kept as text."""
 
     server: RunningServer
@@ -95,7 +95,7 @@ def run(bench: Bench) -> Result:
     with bench.server(bench.main, repository) as server, chain(bench, repository, NEW) as write:
         rate = LOAD * statistics.median(bench.saturate(server, CANDIDATES).per_s for _ in range(3))
         window_s = seconds / 10
-        chores, workers = Chores(server), len(workers_of(server))
+        chores, workers = SoakActions(server), len(workers_of(server))
         job = bench.job(server.http_port, CANDIDATES, rate, seconds=seconds, window_s=window_s, connections=CONNECTIONS)
         with Openloop(job) as load:
             chores.run(load.started() + job.warm_s, seconds, write)

@@ -9,7 +9,7 @@ import statistics
 import time
 from pathlib import Path
 
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.model_repository import Repository
 from loadtest.bench.harness import Bench, Result, Row
 from loadtest.load.launch import RunningServer
 from loadtest.load.openloop import Openloop

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from freshet_serving.models.config.train_config import TrainConfig, parse_config
 from freshet_serving.models.data.source import Batch
-from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench.training.race_shape import DENSE_RATE, DIM, FEATURES, HIDDEN, RATE, RaceShape
@@ -48,7 +48,7 @@ def main() -> None:
     shape = RaceShape(int(sys.argv[1]), int(sys.argv[2]))
     config = race_config(shape)
     trainer = Trainer(draft(config, {}), config.train, config.network)
-    with Ahead(batches(shape), trainer.transform) as works:
+    with PrefetchPipeline(batches(shape), trainer.transform) as works:
 
         def learn(steps: int) -> float:
             return [trainer.learn(work) for work in itertools.islice(works, steps)][-1]

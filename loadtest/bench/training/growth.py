@@ -93,8 +93,8 @@ class GrowingTrainer:
         return taken
 
     def _table_s(self) -> float:
-        spent = self._trainer.profile.measured()
-        return spent["look up"].wall_s + spent["update"].wall_s
+        stage_times = self._trainer.profile.measured()
+        return stage_times["look up"].wall_s + stage_times["update"].wall_s
 
 
 class Growth:

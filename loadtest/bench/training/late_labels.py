@@ -42,7 +42,7 @@ from freshet_serving.models.joining.join_run import WINDOWS, JoinRun
 from freshet_serving.models.joining.join_settings import JoinSettings
 from freshet_serving.models.joining.join_windows import newest_lines
 from freshet_serving.models.joining.joined_folder import LABEL, WEIGHT
-from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer
@@ -105,7 +105,7 @@ class LateWorld:
         """AUC of what follows, after learning joined rows."""
         trainer = self._begun()
         data = DataConfig(str(folder), "parquet", LABEL, weight=WEIGHT)
-        with Ahead(
+        with PrefetchPipeline(
             open_source(data, self._config.features).batches(self._settings.batch_rows), trainer.transform
         ) as works:
             for work in works:
@@ -114,7 +114,7 @@ class LateWorld:
 
     def _begun(self) -> Trainer:
         trainer = Trainer(self._draft, self._settings)
-        trainer.dense.begin_at(self._log_odds)
+        trainer.dense.set_initial_bias(self._log_odds)
         for batch in self._between(0, KNOWN_ROWS):
             trainer.learn(trainer.transform(batch))
         return trainer
@@ -198,8 +198,8 @@ def joined(folder: Path, late_s: float, pace: float, now_s: float) -> dict[str, 
     run = JoinRun(settings, lambda: now_s)
     began_s = time.perf_counter()
     run.run()
-    took_s, standing = time.perf_counter() - began_s, run.standing()
-    return {"out": out, "rows_per_s": standing.counts.rows / took_s, "late_share": standing.late_share}
+    took_s, status = time.perf_counter() - began_s, run.status()
+    return {"out": out, "rows_per_s": status.counts.rows / took_s, "late_share": status.late_share}
 
 
 def calibrations(rows: pa.Table, out: Path) -> list[dict[str, float]]:

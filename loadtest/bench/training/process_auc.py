@@ -16,9 +16,9 @@ from typing import Any
 
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.synthetic import SyntheticSource, default_features
-from freshet_serving.models.evaluation.quality import Scored
+from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.parallel.mpi_run import started_by_mpi, take_part
-from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
@@ -46,8 +46,8 @@ def learn_stream(rows: int, wire: str, optimizer: str, make: Callable[..., Any] 
         settings = replace(config.train, wire=wire, initial_accumulator=1e-6, dense_learning_rate=0.001)
     given = draft(config, {}), settings, config.network
     trainer: Trainer = (make or Trainer)(*given, None, config.tables if optimizer else None)
-    scored, batches = Scored(), itertools.islice(SyntheticSource().batches(BATCH_ROWS), rows // BATCH_ROWS)
-    with Ahead(batches, trainer.transform) as works:
+    scored, batches = ScoredRows(), itertools.islice(SyntheticSource().batches(BATCH_ROWS), rows // BATCH_ROWS)
+    with PrefetchPipeline(batches, trainer.transform) as works:
         for number, work in enumerate(works):
             if optimizer and number == COMPARED_BATCHES:
                 os.write(1, f"scores {trainer.score(work).tobytes().hex()}\n".encode())

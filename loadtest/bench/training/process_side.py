@@ -21,8 +21,8 @@ from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.embedding.variable import Changes
 from freshet_serving.models.parallel.mpi_run import started_by_mpi, take_part
-from freshet_serving.models.pipeline.ahead import Ahead
-from freshet_serving.models.pipeline.step_profile import Spent
+from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
+from freshet_serving.models.pipeline.step_profile import StageTime
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.columns import Ragged
@@ -63,7 +63,7 @@ def learn_turns(shape: ProcessShape, wire: str, make: Callable[..., Any] | None)
     for table in trainer.tables.values():
         for piece in filled(shape.table_rows, shape.dim):
             table.restore(piece)
-    with Ahead(batches(shape), trainer.transform) as works:
+    with PrefetchPipeline(batches(shape), trainer.transform) as works:
         answers.write("ready\n")
         for line in sys.stdin:
             before, began_s = _standing(trainer), time.perf_counter()
@@ -78,8 +78,8 @@ def _standing(trainer: Any) -> dict[str, float]:
     stages = trainer.profile.measured()
     found = {"cpu": time.process_time()}
     for name in ("read", "transform", "wait", "look up", "exchange", "step", "update"):
-        spent = stages.get(name, Spent())
-        found |= {name: spent.wall_s, f"{name} cpu": spent.cpu_s}
+        stage_times = stages.get(name, StageTime())
+        found |= {name: stage_times.wall_s, f"{name} cpu": stage_times.cpu_s}
     ranks, slices = getattr(trainer, "ranks", None), getattr(trainer, "batches", None)
     sent = ranks.sent_nbytes if ranks else 0
     return found | {"step bytes": sent, "slice bytes": slices.sent_nbytes if slices else 0}

@@ -32,7 +32,7 @@ from rich.console import Console
 from freshet_serving.compiler.building.auc import auc
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.models.data.movielens import MovieLensSource
-from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer
@@ -82,11 +82,13 @@ def freshet_run(rows: QualityRows, arch: str, mixed: bool, way: Way, seed: int, 
     ones = share_of_ones(source)
     settings = replace(chosen(config.train, config.features, rows.parts["learned"][1], ones), seed=seed)
     trainer = Trainer(draft(config, measure_scaling(source, config.features)), settings, config.network)
-    trainer.dense.begin_at(measure_log_odds(source))
+    trainer.dense.set_initial_bias(measure_log_odds(source))
     random = np.random.default_rng(seed) if mixed else None
 
     def learn() -> None:
-        with Ahead(rows.batches("learned", settings.batch_rows, len(labels), random), trainer.transform) as works:
+        with PrefetchPipeline(
+            rows.batches("learned", settings.batch_rows, len(labels), random), trainer.transform
+        ) as works:
             for work in works:
                 trainer.learn(work)
 

@@ -34,7 +34,7 @@ WARM_STEPS, TRIED_STEPS, TRIES = 16, 16, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
+class TrainerVariant:
     """One way to run a side. settings: what was chosen for it, in words."""
 
     name: str
@@ -45,11 +45,11 @@ class Contestant:
 class RunningSide:
     """A contestant's process, asked for turns."""
 
-    def __init__(self, contestant: Contestant) -> None:
-        self.contestant = contestant
+    def __init__(self, variant: TrainerVariant) -> None:
+        self.variant = variant
         environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
         self._process = subprocess.Popen(
-            contestant.command,
+            variant.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -67,7 +67,7 @@ class RunningSide:
             self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.contestant.name} ({self.contestant.settings}) ended")
+            raise RuntimeError(f"{self.variant.name} ({self.variant.settings}) ended")
         spent: dict[str, float] = json.loads(line)
         return spent
 
@@ -84,12 +84,12 @@ class RunningSide:
         self._process.stdout.close()
 
 
-def freshet(shape: RaceShape) -> Contestant:
+def freshet(shape: RaceShape) -> TrainerVariant:
     command = [sys.executable, str(HERE / "freshet_side.py"), str(shape.batch_rows), str(shape.table_rows)]
-    return Contestant("Freshet", "as it comes", command)
+    return TrainerVariant("Freshet", "as it comes", command)
 
 
-def keras_ways(shape: RaceShape) -> list[Contestant]:
+def keras_ways(shape: RaceShape) -> list[TrainerVariant]:
     """Adam over a table of a million rows moves all of it in each step, so it is tried with few of the others."""
     threads, ways = sorted({1, len(available())}), []
     for count, optimizer, compiled, steps in itertools.product(threads, ("adagrad", "adam"), (0, 1), (1, 16)):
@@ -97,20 +97,20 @@ def keras_ways(shape: RaceShape) -> list[Contestant]:
             continue
         words = [str(shape.batch_rows), str(shape.table_rows), str(count), optimizer, str(compiled), str(steps)]
         told = f"{optimizer}, {count} thread(s), jit_compile {bool(compiled)}, {steps} step(s) a call"
-        ways.append(Contestant("Keras", told, [sys.executable, str(HERE / "keras_side.py"), *words]))
+        ways.append(TrainerVariant("Keras", told, [sys.executable, str(HERE / "keras_side.py"), *words]))
     return ways
 
 
-def torch_ways(shape: RaceShape, python: str) -> list[Contestant]:
+def torch_ways(shape: RaceShape, python: str) -> list[TrainerVariant]:
     ways = []
     for threads, optimizer, compiled in itertools.product(sorted({1, len(available())}), ("adagrad", "adam"), (0, 1)):
         words = [str(shape.batch_rows), str(shape.table_rows), str(threads), optimizer, str(compiled)]
         told = f"{optimizer}, {threads} thread(s)" + (", torch.compile" if compiled else "")
-        ways.append(Contestant("PyTorch", told, [python, str(HERE / "torch_side.py"), *words]))
+        ways.append(TrainerVariant("PyTorch", told, [python, str(HERE / "torch_side.py"), *words]))
     return ways
 
 
-def best(ways: Sequence[Contestant], console: Console) -> Contestant | None:
+def best(ways: Sequence[TrainerVariant], console: Console) -> TrainerVariant | None:
     """The fastest of a peer's ways; None where none runs."""
     tried = []
     for way in ways:
@@ -128,7 +128,7 @@ def best(ways: Sequence[Contestant], console: Console) -> Contestant | None:
     return min(tried, key=lambda pair: pair[0])[1] if tried else None
 
 
-def race(sides: Sequence[Contestant], rounds: int, seconds: float, console: Console) -> dict[str, Any]:
+def race(sides: Sequence[TrainerVariant], rounds: int, seconds: float, console: Console) -> dict[str, Any]:
     """Each side's turns: seconds a step by round, on the clock and of processors."""
     running = [RunningSide(side) for side in sides]
     try:

@@ -28,7 +28,7 @@ from rich.console import Console
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.embedding.tiered_rows import TieredRows
 from freshet_serving.models.embedding.variable import Changes
-from freshet_serving.models.pipeline.ahead import Ahead
+from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench.training.freshet_side import batches, race_config
@@ -51,7 +51,7 @@ class RaceTrainer:
         self.trainer = Trainer(draft(config, {}), config.train, config.network, tables=tables, scratch=scratch)
         for table in self.trainer.own.values():
             table.restore(_filled(shape.table_rows))
-        self.works = self.trainer.in_stretches(Ahead(batches(shape), self.trainer.transform))
+        self.works = self.trainer.with_prefetched_rows(PrefetchPipeline(batches(shape), self.trainer.transform))
         self.turns: list[float] = []
         self.lookups: list[float] = []
         self.compacting: list[float] = []
@@ -82,20 +82,20 @@ def _filled(rows: int) -> Changes:
 @contextmanager
 def watched(compacts: threading.Event) -> Iterator[None]:
     """Sets the event while any log is compacted."""
-    tend = TieredRows.tend
+    compact_log = TieredRows.compact_log
 
     def told(table: TieredRows) -> None:
         compacts.set()
         try:
-            tend(table)
+            compact_log(table)
         finally:
             compacts.clear()
 
-    TieredRows.tend = told  # type: ignore[method-assign, assignment]
+    TieredRows.compact_log = told  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        TieredRows.tend = tend  # type: ignore[method-assign]
+        TieredRows.compact_log = compact_log  # type: ignore[method-assign]
 
 
 @contextmanager

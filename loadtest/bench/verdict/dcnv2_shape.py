@@ -117,13 +117,13 @@ def _network(layout: Any) -> Any:
     from freshet_serving.models.zoo import layers
     from freshet_serving.models.zoo.arch import Arch
 
-    weighted = layers.Weighted(0)
+    layer_factory = layers.LayerFactory(0)
     x = keras.Input((layout.width,), name="x")
-    bottom = weighted.tower(layers.columns(x, layout.floats), BOTTOM, "bottom")
-    first = layers.side_by_side([bottom, layers.embedding_columns(x, layout, weighted)])
+    bottom = layer_factory.tower(layers.columns(x, layout.floats), BOTTOM, "bottom")
+    first = layers.side_by_side([bottom, layers.embedding_columns(x, layout, layer_factory)])
     crossed = first
     for i in range(CROSS_LAYERS):
-        down = weighted.dense(crossed, RANK, f"cross_{i}_down", bias=False)
-        crossed = first * weighted.dense(down, first.shape[1], f"cross_{i}_up") + crossed
-    top = weighted.tower(crossed, TOP, "top")
-    return Arch.of(keras.Model(x, weighted.dense(top, 1, "out"), name=MODEL)).scores
+        down = layer_factory.dense(crossed, RANK, f"cross_{i}_down", bias=False)
+        crossed = first * layer_factory.dense(down, first.shape[1], f"cross_{i}_up") + crossed
+    top = layer_factory.tower(crossed, TOP, "top")
+    return Arch.of(keras.Model(x, layer_factory.dense(top, 1, "out"), name=MODEL)).scores

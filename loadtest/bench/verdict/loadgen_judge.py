@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from freshet_serving.serving.codecs.messages import message
+from loadtest.bench.calibration_rows import chosen, compile_with_practice
 from loadtest.bench.harness import CORES
-from loadtest.bench.practice import chosen, compile_with_practice
 from loadtest.bench.verdict import dcnv2_shape as shape
 from loadtest.bench.verdict.loadgen_side import LoadGenJob, LoadGenVerdict, Queries
 from loadtest.bench.verdict.possible_rate import measured, possible

@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from loadtest.bench.training.race import Contestant, race, ratios
+from loadtest.bench.training.race import TrainerVariant, race, ratios
 from loadtest.bench.verdict.lookup_shape import lists
 from loadtest.reports.report import machine, opening, origin
 
@@ -28,12 +28,12 @@ TYPES = ("float32", "float16", "int8")
 OURS, NUMBER, HASH = "Freshet", "FBGEMM, by row number", "FBGEMM, by its hash"
 
 
-def contestants(kind: str, python: str) -> list[Contestant]:
+def contestants(kind: str, python: str) -> list[TrainerVariant]:
     side = str(HERE / "fbgemm_side.py")
     return [
-        Contestant(OURS, kind, [sys.executable, str(HERE / "pooling_side.py"), kind]),
-        Contestant(NUMBER, kind, [python, side, kind, "number"]),
-        Contestant(HASH, kind, [python, side, kind, "hash"]),
+        TrainerVariant(OURS, kind, [sys.executable, str(HERE / "pooling_side.py"), kind]),
+        TrainerVariant(NUMBER, kind, [python, side, kind, "number"]),
+        TrainerVariant(HASH, kind, [python, side, kind, "hash"]),
     ]
 
 

@@ -31,7 +31,7 @@ def main() -> None:
         init_rows(keys, np.uint64(t), np.float32(0.1), rows)
         tables.append(ServedTable(entry, packed(keys, rows, kind)))
     plan, (ids, splits) = SparsePlan(manifest), lists()
-    bound = plan.bind({name: Ragged(i, s) for name, i, s in zip(names, ids, splits)})
+    bound = plan.bind_inputs({name: Ragged(i, s) for name, i, s in zip(names, ids, splits)})
     described = descriptors([table.descriptor() for table in tables])
     x, counts, spans = (
         np.zeros((BATCH_ROWS, TABLES * DIM), np.float32),

@@ -20,7 +20,7 @@ from loadtest.peers.plain import arguments, split
 MODEL, THREADS = "PEER_MODEL", "PEER_THREADS"
 
 
-class Whole(tf.Module):
+class FullModel(tf.Module):
     """The whole model: ids and floats in, scores out."""
 
     def __init__(self, version):
@@ -50,7 +50,7 @@ class Whole(tf.Module):
 
 def build(version, saved):
     """Writes the SavedModel."""
-    tf.saved_model.save(Whole(version), str(saved))
+    tf.saved_model.save(FullModel(version), str(saved))
 
 
 def application():

@@ -9,7 +9,7 @@ push          copies a version's tables into a store, removes them from it
 remote_table  a served table whose base rows are elsewhere
 reader        the rows that one batch reads, from deltas, cache and store
 cache         rows fetched before
-breaker       when to leave a store alone
+circuit_breaker  when to leave a store alone
 """
 
 __all__ = ["push", "reader", "remote_table", "settings"]

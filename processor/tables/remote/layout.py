@@ -37,7 +37,7 @@ from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.kernels import bucket_bytes
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.rowtypes import ROW_TYPES
-from freshet_serving.processor.package.version import table_file
+from freshet_serving.processor.repository.version import table_file
 
 FORMAT = "freshet-rows/1"
 ROWS_PER_BUCKET = 8
@@ -93,7 +93,7 @@ class StoredTable:
         """Bytes of a row with its scale."""
         return self.row_nbytes + (4 if ROW_TYPES[self.dtype].scaled else 0)
 
-    def most_nbytes(self, buckets: int) -> int:
+    def max_nbytes(self, buckets: int) -> int:
         """The bytes that so many buckets may take: four times as many rows as usual, or one that is crowded."""
         row_nbytes = 8 + self.value_nbytes
         return buckets * (8 + 4 * ROWS_PER_BUCKET * row_nbytes) + CROWDED_ROWS * row_nbytes

@@ -60,7 +60,7 @@ class RemoteStats:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StandIn:
+class BatchTables:
     """tables: the state's descriptors, those of remote tables pointing at the batch's rows. It must outlive its use."""
 
     tables: NDArray[np.int64]
@@ -68,7 +68,7 @@ class StandIn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
+class MissingRows:
     """Ids of a batch that have no local version: ids[starts[k]:][:counts[k]] of remote table k, in parallel arrays.
 
     entries: addresses of the ids' refs in the stand-ins. rows int64 [K, 3]: address of each table's rows, bytes of one,
@@ -99,7 +99,7 @@ class RemoteTables:
         names = [t.name for t in manifest.tables if self.config.is_remote(manifest.model, t.name)]
         return [self._stored(manifest, name) for name in names]
 
-    def open(self, manifest: Manifest, plan: SparsePlan) -> RemoteReader | None:
+    def open_reader(self, manifest: Manifest, plan: SparsePlan) -> RemoteReader | None:
         """A reader of the version's remote tables, None if it has none; raises NotReady as stored() does."""
         tables = self.stored(manifest)
         return RemoteReader(manifest, plan, tables, self.config, self._store, self._clock) if tables else None
@@ -156,9 +156,9 @@ class RemoteReader:
             fetched, cached = self._unknown - self._lost, self._asked - self._unknown
             return RemoteStats(self._asked, cached, fetched, self._lost, self._fetches, self._fetch_s)
 
-    def stand_in(
+    def batch_tables(
         self, tables: NDArray[np.int64], epoch: int, bound: Sequence[BoundRequest], spans: NDArray[np.int64]
-    ) -> StandIn:
+    ) -> BatchTables:
         """Everything that a batch reads, as of a pinned state's tables and epoch.
 
         spans int64 [requests, 2]: first row and rows of each request, as SparsePlan.fill takes them.
@@ -178,7 +178,7 @@ class RemoteReader:
         places[:, 0] = rows.ctypes.data + ends - counts * self._nbytes
         places[:, 1] = self._nbytes
         places[:, 2] = scales.ctypes.data + 4 * (scale_ends - counts)
-        self._supply(Waiting(starts, counts, ids, entries, places, np.empty(most, np.uint8)))
+        self._supply(MissingRows(starts, counts, ids, entries, places, np.empty(most, np.uint8)))
         standing = tables.copy()
         for at, values in (
             (row_kernels.INDEX, stands[:, 0]),
@@ -188,9 +188,9 @@ class RemoteReader:
             (row_kernels.SCALES, places[:, 2]),
         ):
             standing[self._numbers, at // 8] = values
-        return StandIn(standing, (index, rows, scales))
+        return BatchTables(standing, (index, rows, scales))
 
-    def _supply(self, waiting: Waiting) -> None:
+    def _supply(self, waiting: MissingRows) -> None:
         """Puts a row, or its absence, behind every waiting id."""
         asked = int(waiting.counts.sum())
         unknown = self._cache.take(
@@ -205,11 +205,11 @@ class RemoteReader:
         if lost and self._fails:
             raise NotReady(f"{lost} embedding rows could not be had: the row store {problem}")
 
-    def _fetch(self, waiting: Waiting) -> tuple[int, str]:
+    def _fetch(self, waiting: MissingRows) -> tuple[int, str]:
         """One round trip for all ids still LOST; returns how many stay so, and why."""
         jobs = []
         keys: list[bytes] = []
-        most_nbytes = 0
+        max_nbytes = 0
         for k, table in enumerate(self._tables):
             here = slice(int(waiting.starts[k]), int(waiting.starts[k] + waiting.counts[k]))
             positions = np.flatnonzero(waiting.status[here] == LOST)
@@ -218,8 +218,8 @@ class RemoteReader:
                 wanted, bucket = table.plan(ids)
                 jobs.append((k, table, here, positions, ids, bucket, slice(len(keys), len(keys) + len(wanted))))
                 keys += wanted
-                most_nbytes += table.most_nbytes(len(wanted))
-        reply = self._store.fetch(keys, most_nbytes)
+                max_nbytes += table.max_nbytes(len(wanted))
+        reply = self._store.fetch(keys, max_nbytes)
         lost = 0
         for k, table, here, positions, ids, bucket, part in jobs:
             rows, status = table.unpack(reply.values[part], bucket, ids)

@@ -34,8 +34,8 @@ from redis.retry import Retry
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.tables.remote.breaker import Breaker
-from freshet_serving.processor.tables.remote.replies import MalformedReply, Moved, ReplyReader, reader_of
+from freshet_serving.processor.tables.remote.circuit_breaker import CircuitBreaker
+from freshet_serving.processor.tables.remote.replies import MalformedReply, MovedRedirect, ReplyReader, reader_of
 from freshet_serving.processor.tables.remote.store import StoreReply
 
 SLOTS = 16384
@@ -49,14 +49,14 @@ SLOTS_NBYTES = 4 << 20
 Command = tuple[bytes, ...]
 
 
-class ReplyBound(NamedTuple):
+class ReplyLimits(NamedTuple):
     """What a batch's replies may take: time.monotonic() at their end, and bytes of one node's."""
 
     end_s: float
-    most_nbytes: int
+    max_nbytes: int
 
 
-class Paused(exceptions.RedisError):
+class CircuitOpen(exceptions.RedisError):
     """Raised for a node whose breaker is open."""
 
 
@@ -65,9 +65,9 @@ class RedisNode:
 
     def __init__(self, pool: ConnectionPool, clock: Clock) -> None:
         self.pool = pool
-        self.breaker = Breaker(clock)
+        self.breaker = CircuitBreaker(clock)
 
-    def open(self, commands: Sequence[Command], bound: ReplyBound) -> Connection:
+    def send_commands(self, commands: Sequence[Command], bound: ReplyLimits) -> Connection:
         """A connection with the commands sent on it, whose replies are bound so; raises RedisError."""
         try:
             connection = self.pool.get_connection()
@@ -110,9 +110,9 @@ class RedisNode:
         self.pool.release(connection)
         return replies
 
-    def ask(self, command: Command, bound: ReplyBound) -> Any:
+    def ask(self, command: Command, bound: ReplyLimits) -> Any:
         """The reply to one command; raises RedisError."""
-        return self.finish(self.open([command], bound), 1)[0]
+        return self.finish(self.send_commands([command], bound), 1)[0]
 
 
 class RedisStore:
@@ -145,14 +145,14 @@ class RedisStore:
         self._refreshed_at_s = -REFRESH_S
         self._refreshing = threading.Lock()
 
-    def fetch(self, keys: Sequence[bytes], most_nbytes: int) -> StoreReply:
+    def fetch(self, keys: Sequence[bytes], max_nbytes: int) -> StoreReply:
         """Values by key, None where one could not be had; never raises for what Redis does."""
         values: list[bytes | None] = [None] * len(keys)
         problem = ""
         groups = self._groups(keys)
         commands = [(keys[group[0]], (b"MGET", *(keys[i] for i in group))) for group in groups]
         # The frame of a value takes fewer bytes than its key, and some more.
-        replies = self._run(commands, most_nbytes + 32 * len(keys) + ACK_NBYTES * len(groups))
+        replies = self._run(commands, max_nbytes + 32 * len(keys) + ACK_NBYTES * len(groups))
         for group, reply in zip(groups, replies):
             if isinstance(reply, Exception):
                 problem = problem or describe(reply)
@@ -162,9 +162,9 @@ class RedisStore:
                         values[i] = value
         return StoreReply(values, problem)
 
-    def read(self, key: bytes, most_nbytes: int) -> bytes | None:
+    def read(self, key: bytes, max_nbytes: int) -> bytes | None:
         """The value of one key, or None; raises NotReady."""
-        value = self._must([(key, (b"GET", key))], most_nbytes)[0]
+        value = self._must([(key, (b"GET", key))], max_nbytes)[0]
         return value if isinstance(value, bytes) else None
 
     def write(self, values: Mapping[bytes, bytes]) -> None:
@@ -184,9 +184,9 @@ class RedisStore:
         for node in [self._seed, *self._nodes.values()]:
             node.pool.disconnect()
 
-    def _must(self, commands: list[tuple[bytes, Command]], most_nbytes: int = 0) -> list[Any]:
+    def _must(self, commands: list[tuple[bytes, Command]], max_nbytes: int = 0) -> list[Any]:
         # What a push writes may take as long for each command: no request waits for it.
-        replies = self._run(commands, most_nbytes + ACK_NBYTES * len(commands), len(commands))
+        replies = self._run(commands, max_nbytes + ACK_NBYTES * len(commands), len(commands))
         for reply in replies:
             if isinstance(reply, Exception):
                 raise NotReady(f"the row store {describe(reply)}")
@@ -202,21 +202,21 @@ class RedisStore:
             by_tag[b""] = list(range(len(keys)))
         return [g[at : at + KEYS_PER_COMMAND] for g in by_tag.values() for at in range(0, len(g), KEYS_PER_COMMAND)]
 
-    def _run(self, commands: list[tuple[bytes, Command]], most_nbytes: int, timeouts: int = 1) -> list[Any]:
+    def _run(self, commands: list[tuple[bytes, Command]], max_nbytes: int, timeouts: int = 1) -> list[Any]:
         """Replies in order, an exception in the place of each that failed. A command comes with a key it names."""
-        bound = self._bound(most_nbytes, timeouts)
+        bound = self._bound(max_nbytes, timeouts)
         replies = self._send(commands, bound)
-        moved = [i for i, reply in enumerate(replies) if isinstance(reply, Moved)]
+        moved = [i for i, reply in enumerate(replies) if isinstance(reply, MovedRedirect)]
         if moved:
             self._refresh(moved=True)
             for i, reply in zip(moved, self._send([commands[i] for i in moved], bound)):
                 replies[i] = reply
         return replies
 
-    def _bound(self, most_nbytes: int, timeouts: int = 1) -> ReplyBound:
-        return ReplyBound(time.monotonic() + timeouts * self._timeout_s, most_nbytes)
+    def _bound(self, max_nbytes: int, timeouts: int = 1) -> ReplyLimits:
+        return ReplyLimits(time.monotonic() + timeouts * self._timeout_s, max_nbytes)
 
-    def _send(self, commands: list[tuple[bytes, Command]], bound: ReplyBound) -> list[Any]:
+    def _send(self, commands: list[tuple[bytes, Command]], bound: ReplyLimits) -> list[Any]:
         replies: list[Any] = [exceptions.ConnectionError()] * len(commands)
         jobs: dict[RedisNode, list[int]] = {}
         for i, node in enumerate(self._route([key for key, _ in commands])):
@@ -225,10 +225,10 @@ class RedisStore:
         opened: dict[RedisNode, Connection] = {}
         try:
             for node, chosen in jobs.items():
-                failure: Exception = Paused()
+                failure: Exception = CircuitOpen()
                 if node.breaker.allow():
                     try:
-                        opened[node] = node.open([commands[i][1] for i in chosen], bound)
+                        opened[node] = node.send_commands([commands[i][1] for i in chosen], bound)
                         continue
                     except exceptions.RedisError as error:
                         failure = error
@@ -323,7 +323,7 @@ def encode(command: Command) -> bytes:
 def describe(error: Exception) -> str:
     """Describes an error in a few words; redis-py's own messages hold addresses."""
     for kind, text in (
-        (Paused, "is left alone after failures"),
+        (CircuitOpen, "is left alone after failures"),
         (exceptions.TimeoutError, "did not answer in time"),
         (exceptions.AuthenticationError, "refused the credentials"),
         (exceptions.BusyLoadingError, "is still loading its data"),

@@ -55,13 +55,13 @@ class RemoteTable(ServedTable):
         row_kernels.gather(table, refs[:count][order], rows)
         return keys[:count][order], rows
 
-    def _settle(self, versions: RowVersions, safe_flip: int) -> None:
+    def _vacuum(self, versions: RowVersions, safe_seq: int) -> None:
         count = len(versions.keys)
         rows, replaced, dead = np.empty(count, np.bool_), np.empty(count, np.int64), np.empty(count, np.int64)
-        row_kernels.foresee(self._row, versions.slots, rows, replaced, dead)
+        row_kernels.plan_vacuum(self._row, versions.slots, rows, replaced, dead)
         freed = replaced[replaced >= 0]
         self._torn = True
-        kernels.settle(self._row, versions.keys, versions.slots)
+        kernels.vacuum(self._row, versions.keys, versions.slots)
         self._slots.free(freed)
         self._torn = False
 

@@ -43,7 +43,7 @@ class MalformedReply(exceptions.RedisError):
     """Raised for what is no reply, or a larger one than was asked for."""
 
 
-class Moved(exceptions.ResponseError):
+class MovedRedirect(exceptions.ResponseError):
     """A cluster node's answer for a slot that another node serves."""
 
 
@@ -69,9 +69,9 @@ class ReplyReader:
         self._socket = None
         self._buffer.clear()
 
-    def begin(self, end_s: float, most_nbytes: int) -> None:
+    def begin(self, end_s: float, max_nbytes: int) -> None:
         """Allow replies until `end_s` (time.monotonic()) and of at most so many bytes."""
-        self._end_s, self._left = end_s, most_nbytes
+        self._end_s, self._left = end_s, max_nbytes
         # For what is sent first.
         self._socket.settimeout(max(LEAST_S, end_s - time.monotonic()))
 
@@ -179,7 +179,7 @@ def _error(text: bytes) -> exceptions.ResponseError:
     """An error reply; raises what ends the connection."""
     word = text.partition(b" ")[0].decode("ascii", "replace")
     if word == "MOVED":
-        return Moved(word)
+        return MovedRedirect(word)
     error = ERRORS.get(word, exceptions.ResponseError)(word)
     if not isinstance(error, exceptions.ResponseError):
         raise error

@@ -22,20 +22,20 @@ class StoreReply:
 class RowStore(Protocol):
     """A key-value store outside of this process."""
 
-    def fetch(self, keys: Sequence[bytes], most_nbytes: int) -> StoreReply:
+    def fetch(self, keys: Sequence[bytes], max_nbytes: int) -> StoreReply:
         """Fetch the values of a batch in one round trip, all within the store's timeout.
 
         Args:
             keys: what to fetch.
-            most_nbytes: of all values together; a store that sends more has failed.
+            max_nbytes: of all values together; a store that sends more has failed.
 
         Returns:
             The values, None for each that could not be had. A store's failure is never raised.
         """
         ...
 
-    def read(self, key: bytes, most_nbytes: int) -> bytes | None:
-        """Read the value of one key, of at most `most_nbytes`; None when there is none.
+    def read(self, key: bytes, max_nbytes: int) -> bytes | None:
+        """Read the value of one key, of at most `max_nbytes`; None when there is none.
 
         Raises:
             NotReady: the store does not answer, or not with a value.

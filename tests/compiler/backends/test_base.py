@@ -111,7 +111,7 @@ def test_several_outputs_come_under_their_own_names(backend, tmp_path):
     graph = DenseGraph.from_keras(model)
     (program,) = compiling.load(graph, tmp_path, built(graph, tmp_path, backend, (8,))).programs
     got = {"a": np.zeros((8, 1), np.float32), "b": np.zeros((8, 3), np.float32)}
-    program.with_weights(graph.weights)[8].bind(rows(8, 4), got)()
+    program.with_weights(graph.weights)[8].bind_buffers(rows(8, 4), got)()
     for name, wanted in graph.run(rows(8, 4)).items():
         np.testing.assert_allclose(got[name], wanted, atol=1e-5)
 

@@ -10,7 +10,14 @@ from hypothesis.extra.numpy import arrays
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from freshet_serving.compiler.backends.int8 import LEVELS, Range, measured, products, quantised, telling
+from freshet_serving.compiler.backends.int8 import (
+    LEVELS,
+    QuantParams,
+    measured,
+    products,
+    quantised,
+    with_extra_outputs,
+)
 from freshet_serving.compiler.backends.onnxruntime import to_onnx
 from freshet_serving.processor.machine import this_machine
 from tests.compiler.building.test_compile import make_graph, rows
@@ -46,7 +53,7 @@ def in_int8(model, graph, x, chosen=None):
     data, names = model
     found = products(data)
     inside = [v for p in found for v in (p.value, p.result) if v != "x"]
-    values = {"x": x, **outputs((telling(data, inside), names), graph, x)}
+    values = {"x": x, **outputs((with_extra_outputs(data, inside), names), graph, x)}
     ranges = {p.result: measured(values[p.result]) for p in found}
     for p in found:
         ranges.setdefault(p.value, measured(values[p.value], graph.weights[p.weight.removeprefix("weights/")]))
@@ -111,7 +118,7 @@ VALUES = arrays(np.float32, st.integers(1, 60), elements=st.floats(-1e6, 1e6, wi
 @given(VALUES)
 def test_a_range_takes_its_values_and_zero_with_at_most_half_a_step_of_error(values):
     by = measured(values.reshape(-1, 1))
-    assert isinstance(by, Range)
+    assert isinstance(by, QuantParams)
     assert 0 <= by.zero_point <= LEVELS
     levels = np.rint(values.astype(np.float64) / by.scale) + by.zero_point
     inside = (levels >= 0) & (levels <= LEVELS)

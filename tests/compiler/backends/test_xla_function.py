@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 pytest.importorskip("jaxlib", reason="needs the xla extra")
 
-from freshet_serving.compiler.backends.xla_function import Like, XlaFunction, hold
+from freshet_serving.compiler.backends.xla_function import ArraySpec, XlaFunction, device_put
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.errors import BadInput, FreshetError
 
@@ -24,30 +24,30 @@ OUTSIDE = tf.constant(3.0)
 
 @pytest.fixture(scope="module")
 def function():
-    return XlaFunction(step, [Like((2, 3)), Like(()), Like((), np.dtype(np.int64))], threads=1)
+    return XlaFunction(step, [ArraySpec((2, 3)), ArraySpec(()), ArraySpec((), np.dtype(np.int64))], threads=1)
 
 
 def test_results_are_arguments_of_the_next_call_and_arrays_are_read_anew(function):
-    x, argument = function.room((2, 3))
-    state = [hold(np.float32(1)[()].reshape(()), 1), hold(np.array(0, np.int64), 1)]
+    x, argument = function.io_buffer((2, 3))
+    state = [device_put(np.float32(1)[()].reshape(()), 1), device_put(np.array(0, np.int64), 1)]
     for value in (1.0, 10.0):
         x[...] = value
         *state, doubled = function([argument, *state])
         np.testing.assert_array_equal(doubled.view(), x * 2)
     assert float(state[0].view()) == 1 + 6 * 3 + 60 * 3
-    assert (int(state[1].view()), state[1].like.dtype) == (2, np.int64)
+    assert (int(state[1].view()), state[1].spec.dtype) == (2, np.int64)
 
 
 def test_what_is_given_may_change_afterwards_and_what_came_back_stays(function):
-    x, argument = function.room((2, 3))
+    x, argument = function.io_buffer((2, 3))
     x[...] = 1
     given = np.zeros((), np.float32)
-    held = hold(given, 1)
+    held = device_put(given, 1)
     given[...] = 100
-    total, _, doubled = function([argument, held, hold(np.array(0, np.int64), 1)])
+    total, _, doubled = function([argument, held, device_put(np.array(0, np.int64), 1)])
     view = doubled.view()
     x[...] = 7
-    function([argument, held, hold(np.array(0, np.int64), 1)])
+    function([argument, held, device_put(np.array(0, np.int64), 1)])
     gc.collect()
     assert float(total.view()) == 18
     assert (view == 2).all()
@@ -56,9 +56,9 @@ def test_what_is_given_may_change_afterwards_and_what_came_back_stays(function):
 
 def test_what_xla_cannot_compile_is_refused_when_it_is_made():
     with pytest.raises(BadInput, match="a network that XLA can compile wanted"):
-        XlaFunction(lambda x: [tf.strings.length(tf.strings.as_string(x))], [Like((2,))], threads=1)
+        XlaFunction(lambda x: [tf.strings.length(tf.strings.as_string(x))], [ArraySpec((2,))], threads=1)
 
 
 def test_other_arguments_than_the_functions_own_are_refused(function):
     with pytest.raises(FreshetError, match="xla failed"):
-        function([hold(np.zeros((2, 3), np.float32), 1)])
+        function([device_put(np.zeros((2, 3), np.float32), 1)])

@@ -12,7 +12,7 @@ import freshet_serving.compiler.building.compile as compiling
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.calibrate import (
     Calibration,
-    Labelled,
+    LabelledRows,
     Tolerance,
     calibrate,
     other_weights,
@@ -71,8 +71,8 @@ class ShiftedExecutable:
     def __init__(self, executable, by):
         self.executable, self.bucket, self.by = executable, executable.bucket, by
 
-    def bind(self, x, outputs):
-        run = self.executable.bind(x, outputs)
+    def bind_buffers(self, x, outputs):
+        run = self.executable.bind_buffers(x, outputs)
 
         def shifted():
             run()
@@ -136,7 +136,7 @@ def test_a_lower_precision_that_costs_auc_is_refused_where_labels_are_given(grap
     Off(monkeypatch, 1e-3)
     x = rows(64, graph.width)
     scores = graph.run(x)["score"][:, 0]
-    labelled = Labelled(x, (scores > np.median(scores)).astype(np.float32))
+    labelled = LabelledRows(x, (scores > np.median(scores)).astype(np.float32))
     found = calibrate(graph, folder, [*entries, *low(entries)], x, labelled=labelled)
     assert found.auc == {"onnxruntime": 0.0, "onnxruntime bfloat16": 0.0}
     monkeypatch.setattr(calibrating, "auc", Falling())

@@ -38,7 +38,7 @@ def score(executable, x):
     padded = np.zeros((executable.bucket, x.shape[1]), np.float32)
     padded[: len(x)] = x
     y = np.full((executable.bucket, 1), np.nan, np.float32)
-    executable.bind(padded, {"score": y})()
+    executable.bind_buffers(padded, {"score": y})()
     return y[: len(x)]
 
 
@@ -164,7 +164,7 @@ def test_several_outputs_and_normalisation_compile(tmp_path):
     (entry,) = compile_graph(graph, tmp_path, buckets=(8,))
     got = {"a": np.zeros((8, 1), np.float32), "b": np.zeros((8, 3), np.float32)}
 
-    load(tmp_path, graph, [entry])[0].bind(rows(8, 4), got)()
+    load(tmp_path, graph, [entry])[0].bind_buffers(rows(8, 4), got)()
 
     for name, wanted in graph.run(rows(8, 4)).items():
         np.testing.assert_allclose(got[name], wanted, atol=1e-5)

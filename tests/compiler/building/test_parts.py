@@ -32,10 +32,10 @@ def test_a_graph_with_users_features_is_compiled_whole_and_in_two_parts():
         "user": list(USER_BUCKETS),
         "candidate": [64, 256],
     }
-    assert found.user_width == found.once.user_width > 64
+    assert found.user_width == found.user_split.user_width > 64
     assert [part.graph.width for part in found.by_role.values()] == [49, 24, 25 + -(-found.user_width // 64)]
     assert found.notes == []
-    assert "user-once" in str(found.once)
+    assert "user-once" in str(found.user_split)
     assert_same(network(), found.by_role["whole"].graph, atol=1e-4)
 
 
@@ -52,7 +52,7 @@ def test_a_graph_that_gains_nothing_is_compiled_whole(features, buckets, noted):
     found = parts(network(), features, buckets)
 
     assert list(found.by_role) == ["whole"]
-    assert (found.user_width, found.once, bool(found.notes)) == (0, None, noted)
+    assert (found.user_width, found.user_split, bool(found.notes)) == (0, None, noted)
 
 
 def test_every_part_compiles_and_computes_what_tensorflow_does(tmp_path):
@@ -69,7 +69,7 @@ def test_every_part_compiles_and_computes_what_tensorflow_does(tmp_path):
         loaded = program.with_weights(part.graph.weights)[largest.bucket]
         x = rows(part.graph, largest.bucket)
         got = {name: np.empty((largest.bucket, n), np.float32) for name, n in columns.items()}
-        loaded.bind(x, got)()
+        loaded.bind_buffers(x, got)()
         for name, values in part.graph.run(x).items():
             np.testing.assert_allclose(got[name], values, atol=1e-4)
 

@@ -19,8 +19,8 @@ from freshet_serving.processor.machine import Machine, this_machine
 from freshet_serving.processor.package.delta import Delta
 from freshet_serving.processor.package.manifest import File
 from freshet_serving.processor.package.tensors import crc32
-from freshet_serving.processor.package.version import VersionReader
-from freshet_serving.processor.package.warmup import dump_warmup
+from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.repository.warmup import dump_warmup
 from tests.compiler.recompiling.versions import USERS, compiled, parquet, publish, scores
 from tests.packages import open_version
 
@@ -189,7 +189,7 @@ def test_candidates_of_one_user_are_in_int8_too_and_the_users_part_never_is(tmp_
     }
     with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
         got = processor.process(PredictRequest("ctr", inputs)).outputs["score"]
-        assert processor.replica("ctr").once is not None
+        assert processor.replica("ctr").user_split is not None
     compiled(folder, ("onnxruntime",), precision="float32", buckets=(1, 64))
     with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
         wanted = processor.process(PredictRequest("ctr", inputs)).outputs["score"]

@@ -65,7 +65,7 @@ def test_a_deltas_tensor_changes_exponents_without_another_compile(tmp_path):
     for weights in (graph.weights, graph.weights | changed):
         loaded = program.with_weights(weights)[16]
         got = {name: np.empty((16, n), np.float32) for name, n in columns.items()}
-        loaded.bind(x, got)()
+        loaded.bind_buffers(x, got)()
         power = weights["fusion/score"][0]
         np.testing.assert_allclose(got["score"], got["ctr"] * got["cvr"] ** power * sent(x), rtol=1e-4)
 

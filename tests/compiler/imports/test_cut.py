@@ -6,11 +6,11 @@ import pytest
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.combining import Pool
 from freshet_serving.compiler.imports.dense_side import build_dense
+from freshet_serving.compiler.imports.embedding_lookups import Lookup
 from freshet_serving.compiler.imports.foreign import open_source
 from freshet_serving.compiler.imports.importer import Importer
-from freshet_serving.compiler.imports.keys import Lookup
+from freshet_serving.compiler.imports.pooling import PooledLookup
 from tests.compiler.imports.foreign import saved, variable
 
 pytestmark = pytest.mark.tensorflow
@@ -173,7 +173,7 @@ def test_a_sparse_lookup_is_pooled_from_the_clients_ids(cut_of, combiner):
 
     _, found, draft = cut_of(LIST, pooled)
     assert [(f.kind, f.combiner, f.input) for f in draft.features] == [("ids", combiner, "value")]
-    assert isinstance(found.ports[0].how, Pool)
+    assert isinstance(found.ports[0].how, PooledLookup)
     assert draft.stage is None
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, SPARSE, Fed, feeds_of
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, SPARSE, FeedSpec, feeds_of
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest import Input
@@ -14,12 +14,12 @@ INT64, OBJECT = np.dtype(np.int64), np.dtype(object)
 @pytest.mark.parametrize(
     ("fed", "wanted"),
     [
-        (Fed("a", DENSE, INT64), Input("a", "int64")),
-        (Fed("a", DENSE, np.dtype(bool), (1,)), Input("a", "int64", declared="bool", dims=[1])),
-        (Fed("a", DENSE, np.dtype(np.float64), (2, 3)), Input("a", "float32", 6, declared="float64", dims=[2, 3])),
-        (Fed("a", DENSE, OBJECT, (4,)), Input("a", "string", columns=4)),
-        (Fed("a", SPARSE, OBJECT), Input("a", "string", ragged=True)),
-        (Fed("a", PADDED, np.dtype(np.int32)), Input("a", "int64", ragged=True, declared="int32")),
+        (FeedSpec("a", DENSE, INT64), Input("a", "int64")),
+        (FeedSpec("a", DENSE, np.dtype(bool), (1,)), Input("a", "int64", declared="bool", dims=[1])),
+        (FeedSpec("a", DENSE, np.dtype(np.float64), (2, 3)), Input("a", "float32", 6, declared="float64", dims=[2, 3])),
+        (FeedSpec("a", DENSE, OBJECT, (4,)), Input("a", "string", columns=4)),
+        (FeedSpec("a", SPARSE, OBJECT), Input("a", "string", ragged=True)),
+        (FeedSpec("a", PADDED, np.dtype(np.int32)), Input("a", "int64", ragged=True, declared="int32")),
     ],
 )
 def test_the_packages_input_is_the_nearest_that_requests_can_bring(fed, wanted):
@@ -27,33 +27,33 @@ def test_the_packages_input_is_the_nearest_that_requests_can_bring(fed, wanted):
 
 
 def test_rows_get_the_models_shape_and_type_and_one_row_is_repeated():
-    fed = Fed("a", DENSE, np.dtype(np.float64), (2, 3))
+    fed = FeedSpec("a", DENSE, np.dtype(np.float64), (2, 3))
     column = np.arange(6, dtype=np.float32).reshape(1, 6)
     got = fed.feeds(column, 3)["input/a"]
     assert (got.shape, got.dtype) == ((3, 2, 3), np.float64)
-    words = Fed("w", DENSE, OBJECT, (2,)).feeds(Strings.of(["a", "b", "c", "d"]), 2)["input/w"]
+    words = FeedSpec("w", DENSE, OBJECT, (2,)).feeds(Strings.of(["a", "b", "c", "d"]), 2)["input/w"]
     assert words.tolist() == [[b"a", b"b"], [b"c", b"d"]]
 
 
 def test_ragged_rows_are_values_and_splits_or_a_sparse_tensor_or_a_matrix():
     rows = Ragged.of([[1, 2], [], [3]])
-    assert Fed("a", RAGGED, INT64).feeds(rows, 3)["input/a/row_splits"].tolist() == [0, 2, 2, 3]
-    sparse = Fed("a", SPARSE, INT64).feeds(rows, 3)
+    assert FeedSpec("a", RAGGED, INT64).feeds(rows, 3)["input/a/row_splits"].tolist() == [0, 2, 2, 3]
+    sparse = FeedSpec("a", SPARSE, INT64).feeds(rows, 3)
     assert sparse["input/a/indices"].tolist() == [[0, 0], [0, 1], [2, 0]]
     assert sparse["input/a/values"].tolist() == [1, 2, 3]
     assert sparse["input/a/shape"].tolist() == [3, 2]
-    padded = Fed("a", PADDED, INT64).feeds(Ragged.of([[1, 2], [3, 4]]), 2)["input/a"]
+    padded = FeedSpec("a", PADDED, INT64).feeds(Ragged.of([[1, 2], [3, 4]]), 2)["input/a"]
     assert padded.tolist() == [[1, 2], [3, 4]]
     with pytest.raises(BadInput, match="rows of equal length wanted"):
-        Fed("a", PADDED, INT64).feeds(rows, 3)
+        FeedSpec("a", PADDED, INT64).feeds(rows, 3)
 
 
 def test_one_ragged_row_is_repeated():
-    got = Fed("a", RAGGED, OBJECT).feeds(Ragged.of([["x", "y"]]), 3)
+    got = FeedSpec("a", RAGGED, OBJECT).feeds(Ragged.of([["x", "y"]]), 3)
     assert got["input/a/values"].tolist() == [b"x", b"y"] * 3
     assert got["input/a/row_splits"].tolist() == [0, 2, 4, 6]
 
 
 def test_a_number_that_the_models_type_cannot_hold_is_refused_by_name():
     with pytest.raises(BadInput, match="input 'a': values of int8 wanted"):
-        feeds_of({"a": Fed("a", DENSE, np.dtype(np.int8))}, {"a": np.array([1, 200])}, 2)
+        feeds_of({"a": FeedSpec("a", DENSE, np.dtype(np.int8))}, {"a": np.array([1, 200])}, 2)

@@ -9,7 +9,7 @@ from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.importer import ImportOptions, import_model
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable
 
 pytestmark = pytest.mark.tensorflow
@@ -57,7 +57,7 @@ def test_a_users_inputs_are_computed_once_a_request_with_the_same_scores(ranker,
     assert any(line.startswith("user-once: ") for line in imported.passes)
     random = np.random.default_rng(0)
     with Processor.initialize(ProcessorConfig(repository=str(tmp_path), sessions=1)) as processor:
-        processor.replica("ranker").once.pays = lambda rows: True
+        processor.replica("ranker").user_split.worth_splitting = lambda rows: True
         for rows in (1, 7, 64, 130):
             user, item = random.integers(0, ROWS, 1), random.integers(0, ROWS, rows)
             price = random.standard_normal((rows, 1)).astype(np.float32)

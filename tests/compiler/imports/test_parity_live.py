@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.package.delta import Delta, TableDelta, write_delta
-from freshet_serving.processor.package.version import VersionReader, table_file
+from freshet_serving.processor.repository.version import VersionReader, table_file
 from tests.compiler.imports.foreign import MODELS, variable
 from tests.e2e.servers import ALONE, LiveServer
 from tests.plugins import environment

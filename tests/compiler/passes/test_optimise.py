@@ -5,7 +5,7 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.compiler.passes import optimise as passes
-from freshet_serving.compiler.passes.flops import Effect, counted, flops
+from freshet_serving.compiler.passes.flops import PassEffect, counted, flops
 from freshet_serving.compiler.passes.graph import Edit, Graph
 from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.models.zoo import deepfm, dlrm
@@ -71,9 +71,9 @@ def test_a_pass_that_adds_to_the_work_is_not_applied_and_that_is_said(monkeypatc
 
 
 def test_an_effect_says_more_of_what_grew_and_fewer_of_what_shrank():
-    assert str(Effect("p", 1, 0, 0)) == "p: 1 changes"
-    assert str(Effect("p", 2, 3, 1500)) == "p: 2 changes, 3 nodes fewer, 1,500 FLOPs a row fewer"
-    assert str(Effect("p", 2, -3, 10)) == "p: 2 changes, 3 nodes more, 10 FLOPs a row fewer"
+    assert str(PassEffect("p", 1, 0, 0)) == "p: 1 changes"
+    assert str(PassEffect("p", 2, 3, 1500)) == "p: 2 changes, 3 nodes fewer, 1,500 FLOPs a row fewer"
+    assert str(PassEffect("p", 2, -3, 10)) == "p: 2 changes, 3 nodes more, 10 FLOPs a row fewer"
 
 
 def test_work_on_rows_that_were_folded_together_counts_as_much_as_on_one_row():

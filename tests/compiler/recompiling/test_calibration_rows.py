@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.compiler.recompiling.calibration_rows import drawn_rows, read_labelled, read_sample
+from freshet_serving.compiler.recompiling.calibration_rows import random_inputs, read_labelled, read_sample
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest import Feature
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.recompiling.versions import DIM, compiled, parquet, publish, scores
 from tests.packages import open_version
 
@@ -101,11 +101,11 @@ def test_labelled_rows_that_do_not_fit_are_refused(change, message, folder, tmp_
 
 def test_drawn_rows_are_of_the_tables(folder):
     reader = VersionReader(folder)
-    x = drawn_rows(reader, 200)
+    x = random_inputs(reader, 200)
     users = reader.tensors("tables/user.safetensors")["rows"]
     assert x.shape == (200, reader.manifest.width)
     assert all((users == row).all(1).any() for row in x[:, :DIM])
-    np.testing.assert_array_equal(x, drawn_rows(reader, 200))
+    np.testing.assert_array_equal(x, random_inputs(reader, 200))
     assert abs(x[:, 2 * DIM :].std() - 1) < 0.2
 
 
@@ -117,7 +117,7 @@ def test_rows_without_pooling_are_drawn_with_their_mask(folder):
         tensors = VersionReader(folder).tensors
 
     Reader.manifest = replace(manifest, features=[feature], width=feature.width)
-    x = drawn_rows(Reader(), 100)
+    x = random_inputs(Reader(), 100)
     mask = x[:, 3 * DIM :]
     assert set(np.unique(mask)) == {0.0, 1.0}
     present = (x[:, : 3 * DIM].reshape(100, 3, DIM) != 0).any(2)

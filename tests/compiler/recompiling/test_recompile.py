@@ -26,7 +26,7 @@ from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFou
 from freshet_serving.processor.extras import how_to_install
 from freshet_serving.processor.package.delta import Delta
 from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from freshet_serving.processor.package.version import MANIFEST, VersionReader
+from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 from tests.compiler.recompiling.versions import USERS, Silent, compiled, parquet, publish, scores
 from tests.packages import open_version
 
@@ -167,9 +167,9 @@ def asked(n, users=1):
 def served(repository, *requests):
     """Scores of the requests, divided wherever they can be; and how many were."""
     with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
-        once = processor.replica("m").once
-        if once is not None:
-            once.pays = lambda rows: True
+        user_split = processor.replica("m").user_split
+        if user_split is not None:
+            user_split.worth_splitting = lambda rows: True
         scores = [processor.process(PredictRequest("m", r)).outputs["score"] for r in requests]
         return scores, processor.group_stats()["default"].work.user_once
 

@@ -74,12 +74,12 @@ def scores(version, n=5):
     }
     replica = version.replicas
     with replica.pinned(0) as state:
-        bound = replica.plan.bind(inputs)
+        bound = replica.plan.bind_inputs(inputs)
         bucket = next(b for b in sorted(state.executables) if b >= n)
         x, out = np.zeros((bucket, replica.plan.width), np.float32), np.empty((bucket, 1), np.float32)
         counts = np.zeros((2, 2), np.int64)
         replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, n]]), x, counts)
-        state.executables[bucket].bind(x, {"score": out})()
+        state.executables[bucket].bind_buffers(x, {"score": out})()
     return out[:n, 0]
 
 

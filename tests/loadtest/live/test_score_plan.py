@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loadtest.live.score_plan import CLEAR, TOLERANCE, Mixed, ScorePlan, WrongReply, build, moved
+from loadtest.live.score_plan import CLEAR, TOLERANCE, MixedGenerations, ScorePlan, WrongReply, build, moved
 from tests.loadtest.live.deltas import STEPS, write_deltas
 from tests.loadtest.packages import IDS, table_rows, write_delta, write_package
 
@@ -22,7 +22,7 @@ def test_scores_of_the_named_generation_pass_and_those_of_any_other_are_mixed(pl
     for step in range(STEPS + 1):
         plan.check(1, f"3.{step}", plan.expected[step, 1] + TOLERANCE / 2)
     for step in range(STEPS):
-        with pytest.raises(Mixed):
+        with pytest.raises(MixedGenerations):
             plan.check(1, f"3.{step}", plan.expected[step + 1, 1])
 
 
@@ -30,12 +30,12 @@ def test_one_row_of_another_generation_is_enough_to_be_mixed(plan):
     row = np.abs(plan.expected[2, 0] - plan.expected[1, 0]).argmax()
     scores = plan.expected[1, 0].copy()
     scores[row] = plan.expected[2, 0, row]
-    with pytest.raises(Mixed):
+    with pytest.raises(MixedGenerations):
         plan.check(0, "3.1", scores)
 
 
 def test_scores_that_are_no_numbers_are_mixed(plan):
-    with pytest.raises(Mixed):
+    with pytest.raises(MixedGenerations):
         plan.check(0, "3.0", np.full(4, np.nan, np.float32))
 
 
@@ -43,7 +43,7 @@ def test_scores_that_are_no_numbers_are_mixed(plan):
 def test_a_generation_that_no_delta_made_is_a_wrong_reply(plan, generation):
     with pytest.raises(WrongReply, match="generation") as caught:
         plan.check(0, generation, plan.expected[0, 0])
-    assert not isinstance(caught.value, Mixed)
+    assert not isinstance(caught.value, MixedGenerations)
 
 
 def test_a_reply_of_too_few_scores_is_a_wrong_reply(plan):

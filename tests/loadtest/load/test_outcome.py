@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loadtest.load.outcome import NEVER, Outcome, encode, figures, merge, of_microseconds, quantiles_ms
+from loadtest.load.outcome import NEVER, RequestOutcomes, encode, figures, merge, of_microseconds, quantiles_ms
 
 
 def outcome(entries):
@@ -9,7 +9,7 @@ def outcome(entries):
     due_s, latency_us, status, late_us = zip(*entries)
     latency_us = np.array(latency_us, np.int64)
     answered_us = np.where(latency_us == NEVER, NEVER, latency_us // 2)
-    return Outcome(
+    return RequestOutcomes(
         np.array(due_s, float), latency_us, np.array(status, np.int16), np.array(late_us, np.int64), answered_us
     )
 
@@ -63,6 +63,6 @@ def test_histograms_of_processes_add_up():
 
 
 def test_a_run_without_replies_has_figures_too():
-    found = figures(Outcome.of(np.array([0.5])), 0, 1)
+    found = figures(RequestOutcomes.of(np.array([0.5])), 0, 1)
     assert (found.requests, found.achieved, found.goodput, found.failed) == (1, 0.0, 0.0, 1)
     assert found.latency_ms["p99"] == found.latency_ms["max"] == 0.0

@@ -83,7 +83,7 @@ def test_each_line_takes_the_settings_that_are_best_for_it(tmp_path, monkeypatch
     monkeypatch.setattr(measure, "running", machine.running)
     monkeypatch.setattr(measure.wrk, "saturate", machine.saturate)
     settings = PeerSettings(rounds=2, table_rows=100)
-    arena = measure.Arena(tmp_path, tmp_path, RunningServer(1, 2, 0.1, 3, 4, tmp_path), settings, lambda line: None)
+    arena = measure.PeerBench(tmp_path, tmp_path, RunningServer(1, 2, 0.1, 3, 4, tmp_path), settings, lambda line: None)
 
     chosen = arena._tune(peer, tmp_path)
 

@@ -7,21 +7,19 @@ import pyarrow.parquet as pq
 
 from freshet_serving.models.analysis import analysis_files
 from freshet_serving.models.analysis.analysis_files import RowsFile, write_summaries
-from freshet_serving.models.analysis.row_layers import RowPiece
+from freshet_serving.models.analysis.row_layers import RowChunk
 from freshet_serving.models.analysis.table_summary import TableSummary, summarise
 
 
 def piece(first, rows):
     keys = np.arange(first, first + rows)
-    return RowPiece(keys, np.full((rows, 4), 0.5, np.float32), keys % 7, keys % 50)
+    return RowChunk(keys, np.full((rows, 4), 0.5, np.float32), keys % 7, keys % 50)
 
 
 def test_rows_and_summaries_come_back_as_they_were(tmp_path):
     with RowsFile(tmp_path / "rows.parquet") as file:
         file.begin("user", 30, 100)
-        summary = summarise(
-            TableSummary("user", 4, "float32", 100), file.through([piece(0, 20), piece(20, 10)]), len_of
-        )
+        summary = summarise(TableSummary("user", 4, "float32", 100), file.tee([piece(0, 20), piece(20, 10)]), len_of)
         file.begin("item.v2", 0, 100)
     write_summaries(tmp_path / "tables.parquet", [summary])
     rows = pq.read_table(tmp_path / "rows.parquet")
@@ -46,7 +44,7 @@ def test_of_a_large_table_a_share_of_the_ids_is_written_whatever_the_order(tmp_p
     for name, order in (("a", [0, 2500]), ("b", [2500, 0])):
         with RowsFile(tmp_path / name) as file:
             file.begin("t", 5000, 100)
-            for _ in file.through([piece(first, 2500) for first in order]):
+            for _ in file.tee([piece(first, 2500) for first in order]):
                 pass
     kept = [sorted(pq.read_table(tmp_path / name).column("id").to_pylist()) for name in "ab"]
     assert kept[0] == kept[1]

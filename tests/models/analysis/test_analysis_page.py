@@ -2,9 +2,9 @@ import html.parser
 
 import numpy as np
 
-from freshet_serving.models.analysis.analysis_page import page, told_nbytes
+from freshet_serving.models.analysis.analysis_page import format_nbytes, page
 from freshet_serving.models.analysis.changed_rows import ChangedRows
-from freshet_serving.models.analysis.row_layers import RowPiece
+from freshet_serving.models.analysis.row_layers import RowChunk
 from freshet_serving.models.analysis.table_summary import TableSummary
 
 
@@ -24,7 +24,7 @@ class Tags(html.parser.HTMLParser):
 def summary(name):
     made = TableSummary(name, 2, "int8", 100, file_nbytes=3_100_000, memory_nbytes=12, slots_nbytes=0)
     rows = np.random.default_rng(0).standard_normal((500, 2)).astype(np.float32)
-    made.add(RowPiece(np.arange(500), rows, np.arange(500), np.arange(500) % 100))
+    made.add(RowChunk(np.arange(500), rows, np.arange(500), np.arange(500) % 100))
     return made
 
 
@@ -48,7 +48,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_shows_names_as_they_are():
 
 
 def test_bytes_are_told_as_they_are_read():
-    assert [told_nbytes(n) for n in (0, 1, 999, 1000, 3_140_000, 10**18)] == [
+    assert [format_nbytes(n) for n in (0, 1, 999, 1000, 3_140_000, 10**18)] == [
         "",
         "1 B",
         "999 B",

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.models.analysis.changed_rows import changed_rows
 from freshet_serving.models.analysis.row_layers import RowLayer, RowLayers
-from freshet_serving.processor.chain.contents import NO_SCALES
+from freshet_serving.processor.repository.log.contents import NO_SCALES
 
 NOBODY = np.empty(0, np.int64)
 

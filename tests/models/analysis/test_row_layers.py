@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.models.analysis import row_layers
 from freshet_serving.models.analysis.row_layers import RowLayer, RowLayers
-from freshet_serving.processor.chain.contents import NO_SCALES
+from freshet_serving.processor.repository.log.contents import NO_SCALES
 from freshet_serving.processor.tables.table import packed
 
 DIM = 2

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.models.analysis.row_layers import RowPiece
+from freshet_serving.models.analysis.row_layers import RowChunk
 from freshet_serving.models.analysis.table_summary import (
     ADMITTED_AFTER,
     TableSummary,
@@ -23,7 +23,7 @@ STEPS = 1000
 def pieces(counts, ages, rows, cut):
     for part in (slice(None, cut), slice(cut, None)):
         keys = np.arange(len(counts))[part]
-        yield RowPiece(keys, rows[part], counts[part], STEPS - ages[part])
+        yield RowChunk(keys, rows[part], counts[part], STEPS - ages[part])
 
 
 @settings(deadline=None)
@@ -59,7 +59,7 @@ def test_a_table_of_no_rows_or_without_counts_says_nothing_of_what_is_not_known(
     empty = TableSummary("t", 3, "float32")
     assert (empty.savings(), empty.median_norm(), empty.counted, empty.aged) == ([], 0.0, False, False)
     rows = np.array([[3.0, 4.0], [0.0, 0.0], [np.nan, 1.0], [1e30, 0.0]], np.float32)
-    empty.add(RowPiece(np.arange(4), rows, None, None))
+    empty.add(RowChunk(np.arange(4), rows, None, None))
     assert (empty.rows, empty.counted, empty.aged) == (4, False, False)
     assert {s.key for s in empty.savings()} == {"evict_below_norm"}
     assert all(math.isnan(s.lookups) for s in empty.savings())
@@ -69,7 +69,7 @@ def test_a_hashed_table_is_told_no_admission_and_no_eviction():
     counts = np.arange(1, 9)
     rows = np.ones((8, 2), np.float32)
     summary = TableSummary("t", 2, "float32", STEPS, hashed=True)
-    summary.add(RowPiece(counts, rows, counts, counts))
+    summary.add(RowChunk(counts, rows, counts, counts))
     assert (summary.lookups, summary.savings()) == (36, [])
 
 

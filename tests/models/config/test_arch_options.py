@@ -6,7 +6,7 @@ import pytest
 from freshet_serving.models.config.arch_options import read_options
 from freshet_serving.models.zoo.arch import resolve_arch
 from freshet_serving.models.zoo.architectures import ARCHITECTURES
-from freshet_serving.models.zoo.option_types import Dropout, Hidden, Within
+from freshet_serving.models.zoo.option_types import ClosedInterval, Dropout, Hidden
 from freshet_serving.processor.errors import BadInput
 
 
@@ -14,7 +14,7 @@ def annotated(
     layout,
     hidden: Hidden = (8,),
     rates: Sequence[float] = (),
-    heads: Annotated[int, Within(1, 4)] = 2,
+    heads: Annotated[int, ClosedInterval(1, 4)] = 2,
     kind: Literal["a", "b"] = "a",
     dropout: Dropout = 0.0,
     names: tuple[str, ...] = (),

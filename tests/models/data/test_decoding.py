@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from freshet_serving.models.data import decoding, decoding_child
-from freshet_serving.models.data.decoding import Decoders
+from freshet_serving.models.data.decoding import DecoderPool
 from freshet_serving.models.data.decoding_child import FRAME_NBYTES, HEAD, frames, main, plain
 from freshet_serving.models.data.files import ParquetFile
 from freshet_serving.processor.errors import BadInput, NotReady
@@ -25,7 +25,7 @@ MEMORY_NBYTES = 256 << 20
 
 @pytest.fixture(scope="module")
 def decoders():
-    made = Decoders(MEMORY_NBYTES)
+    made = DecoderPool(MEMORY_NBYTES)
     yield made
     made.close()
 
@@ -142,7 +142,7 @@ def dying(answered=b"B123"):
 
 
 def test_where_a_process_dies_another_one_gives_the_rest(sound):
-    decoders, told = Decoders(), io.BytesIO()
+    decoders, told = DecoderPool(), io.BytesIO()
     pool = pa.default_memory_pool()
     request = {"path": str(sound), "names": None, "rows": [5, 18_000], "piece": 0}
     try:
@@ -158,7 +158,7 @@ def test_where_a_process_dies_another_one_gives_the_rest(sound):
 
 
 def test_a_file_with_which_processes_die_is_refused_in_one_line(sound):
-    decoders = Decoders()
+    decoders = DecoderPool()
     decoders._idle += [dying(), dying()]
     try:
         with pytest.raises(BadInput, match=r"^sound\.parquet: expected .* that decoded it has ended, 2 times$"):
@@ -171,11 +171,11 @@ def test_a_file_with_which_processes_die_is_refused_in_one_line(sound):
 def test_a_process_that_cannot_be_started_is_no_fault_of_the_file(sound, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere")
     with pytest.raises(NotReady, match="cannot start the process that decodes files: No such file"):
-        list(Decoders().piece(sound, ["id"], 0))
+        list(DecoderPool().piece(sound, ["id"], 0))
 
 
 def test_signals_that_end_a_run_in_order_end_no_process_that_decodes(sound):
-    decoders = Decoders()
+    decoders = DecoderPool()
     try:
         list(decoders.rows(sound, [0]))
         (process,) = decoders._idle
@@ -189,7 +189,7 @@ def test_signals_that_end_a_run_in_order_end_no_process_that_decodes(sound):
 
 
 def test_processes_end_with_the_one_that_started_them(sound):
-    decoders = Decoders()
+    decoders = DecoderPool()
     list(decoders.rows(sound, [0]))
     (process,) = decoders._idle
     process.stdin.close()
@@ -200,7 +200,7 @@ def test_processes_end_with_the_one_that_started_them(sound):
 
 def test_a_process_knows_no_secret_of_its_starter(monkeypatch, sound):
     monkeypatch.setenv("FRESHET_ADMIN_TOKEN", "secret")
-    decoders = Decoders()
+    decoders = DecoderPool()
     try:
         list(decoders.rows(sound, [0]))
         (process,) = decoders._idle
@@ -212,7 +212,7 @@ def test_a_process_knows_no_secret_of_its_starter(monkeypatch, sound):
 
 
 def test_a_frame_of_another_length_than_there_can_be_is_not_read(monkeypatch, sound):
-    decoders = Decoders()
+    decoders = DecoderPool()
     monkeypatch.setattr(decoding, "FRAME_NBYTES", 1 << 10)
     monkeypatch.setattr(decoding, "OVERHEAD_NBYTES", 0)
     with pytest.raises(BadInput, match="the process that decoded it has ended"):

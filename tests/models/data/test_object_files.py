@@ -14,9 +14,9 @@ import pytest
 from freshet_serving.models.data.dataset import Dataset
 from freshet_serving.models.data.files import find_files
 from freshet_serving.models.data.formats import format_of
-from freshet_serving.models.data.object_files import BLOCK_NBYTES, glob_pattern, open_bytes, stored_at, stored_files
+from freshet_serving.models.data.object_files import BLOCK_NBYTES, glob_pattern, is_object_url, open_bytes, stored_files
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.mirror.object_store import open_store
+from freshet_serving.processor.repository.mirror.object_store import open_store
 from tests.object_server import ObjectServer
 
 NAMES = ["b/part-2", "a-1/part-0", "a/part-10", "a/part-9", ".hidden/part-1", "a/_part-1", "part-0", "a/b/c/part-1"]
@@ -150,8 +150,8 @@ def test_what_cannot_be_read_is_one_line(server, tmp_path, address):
 
 
 def test_patterns_mean_what_they_mean_on_a_disk():
-    assert stored_at("s3://a/b")
-    assert not stored_at("redis://a/b")
+    assert is_object_url("s3://a/b")
+    assert not is_object_url("redis://a/b")
     assert glob_pattern("a.b/[!x]?.csv").fullmatch("a.b/yz.csv")
     assert not glob_pattern("a.b/[!x]?.csv").fullmatch("a.b/xz.csv")
     assert not glob_pattern("*.csv").fullmatch(".a.csv")

@@ -19,9 +19,9 @@ def test_a_part_has_its_own_rows_and_what_is_left_over_is_its_first_row_and_weig
     part.fill(lambda start, stop, x: np.copyto(x, batch[start:stop]))
     part.weigh(batch[:, 0], np.full(10, 0.1, np.float32))
 
-    np.testing.assert_array_equal(part.room.x, batch[[3, 4, 5, 3, 3]])
-    np.testing.assert_array_equal(part.room.more[0], batch[[3, 4, 5, 3, 3], 0])
-    np.testing.assert_array_equal(part.room.more[1], np.array([0.1, 0.1, 0.1, 0, 0], np.float32))
+    np.testing.assert_array_equal(part.io_buffer.x, batch[[3, 4, 5, 3, 3]])
+    np.testing.assert_array_equal(part.io_buffer.more[0], batch[[3, 4, 5, 3, 3], 0])
+    np.testing.assert_array_equal(part.io_buffer.more[1], np.array([0.1, 0.1, 0.1, 0, 0], np.float32))
 
 
 def test_an_executable_reads_the_room_and_then_the_state():

@@ -12,7 +12,7 @@ from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.dense import dense_step
 from freshet_serving.models.dense.dense_step import DenseStep
 from freshet_serving.models.dense.losses import mean_shares
-from freshet_serving.models.pipeline.crew import Crew
+from freshet_serving.models.pipeline.worker_pool import WorkerPool
 from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft
 
@@ -28,13 +28,13 @@ def make_step(threads, arch="deepfm", options=None, **model):
     raw = {"model": {"name": "m", "arch": arch, **model, **(options or {})}, "data": {"path": "x.csv", "label": "y"}}
     config = parse_config(raw | {"features": {"a": {"kind": "float", "transform": "none"}, "b": {"kind": "float"}}})
     settings = chosen(config.train, config.features, None)
-    return DenseStep(draft(config, {}), settings, config.network, crew=Crew(threads))
+    return DenseStep(draft(config, {}), settings, config.network, worker_pool=WorkerPool(threads))
 
 
 def learn(step, x, label, weight=None):
     """(loss, gradient by x, how many parts)"""
     step.ready(len(x))
-    step.fill(lambda start, stop, room: np.copyto(room, x[start:stop]))
+    step.fill(lambda start, stop, io_buffer: np.copyto(io_buffer, x[start:stop]))
     loss, pieces = step.gradients(label, mean_shares(len(label), weight))
     step.move()
     assert [start for start, _ in pieces] == list(itertools.accumulate([0, *(len(p) for _, p in pieces)]))[:-1]
@@ -69,8 +69,8 @@ def test_parts_give_the_loss_the_gradients_and_the_weights_of_the_whole(rows, we
     for side in sides[1:]:
         for name, weights in side.weights().items():
             np.testing.assert_allclose(weights, wanted[name], rtol=1e-4, atol=1e-6)
-        scores = side.score(rows, lambda start, stop, room: np.copyto(room, x[start:stop]))
-        given = sides[0].score(rows, lambda start, stop, room: np.copyto(room, x[start:stop]))
+        scores = side.score(rows, lambda start, stop, io_buffer: np.copyto(io_buffer, x[start:stop]))
+        given = sides[0].score(rows, lambda start, stop, io_buffer: np.copyto(io_buffer, x[start:stop]))
         np.testing.assert_allclose(scores, given, atol=1e-6)
 
 

@@ -34,7 +34,7 @@ def test_vectors_hold_the_weights_one_behind_another_above_their_moments():
     assert vectors.shape == (3, sum(v.numpy().size for v in model.trainable_variables))
     np.testing.assert_array_equal(vectors[WEIGHTS, :6], np.arange(6))
     assert not vectors[[FIRST, SECOND]].any()
-    assert [like.shape for like in state.likes()] == [held.like.shape for held in state.held()]
+    assert [spec.shape for spec in state.specs()] == [held.spec.shape for held in state.held()]
 
 
 def test_what_was_told_by_name_can_be_put_back_to_the_bit():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.models.embedding.admission import BLOCK_COUNTERS, Always, CountingBloom, ExactCounts
+from freshet_serving.models.embedding.admission import BLOCK_COUNTERS, AdmitAll, CountingBloom, ExactCounts
 from freshet_serving.models.embedding.optimizer import row_optimizer
 from freshet_serving.models.embedding.variable import EmbeddingVariable
 
@@ -66,7 +66,7 @@ def test_a_counter_stays_at_its_largest_value():
     assert admission.met(key)[0]
 
 
-@pytest.mark.parametrize("make", [lambda: ExactCounts(3), lambda: CountingBloom(3, 3 * BLOCK_COUNTERS, 0.01), Always])
+@pytest.mark.parametrize("make", [lambda: ExactCounts(3), lambda: CountingBloom(3, 3 * BLOCK_COUNTERS, 0.01), AdmitAll])
 def test_what_was_exported_or_followed_by_increments_goes_on_alike(make):
     ours, restored, follower = make(), make(), make()
     draw = np.random.default_rng(0)

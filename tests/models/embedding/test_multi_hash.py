@@ -65,17 +65,17 @@ def pooled(transform, combiner, most, lists):
     )  # fmt: skip
     table, plan = EmbeddingVariable("rows", DIM, row_optimizer("sgd"), seed=9), SparsePlan(manifest)
     splits = np.cumsum([0] + [len(row) for row in lists])
-    bound = plan.bind({"x": Ragged(np.array([v for row in lists for v in row], np.int64), splits)})
+    bound = plan.bind_inputs({"x": Ragged(np.array([v for row in lists for v in row], np.int64), splits)})
     # Every other row is there; the others are keys that nothing has touched yet.
     table.insert(np.unique(bound.keep[0].values)[::2])
     out = np.zeros((len(lists), width), F32)
     counts = np.zeros((1, 2), np.int64)
     plan.fill(descriptors([table.descriptor()]), 0, [bound], np.array([[0, len(lists)]]), out, counts)
     held = table.export()
-    alike = plan.alike(bound, 3) if len(lists) == 1 else None
-    if alike is not None:
+    row_invariants = plan.row_invariants(bound, 3) if len(lists) == 1 else None
+    if row_invariants is not None:
         again = np.zeros((1, width), F32)
-        for part in alike.parts:
+        for part in row_invariants.parts:
             part.fill(descriptors([table.descriptor()]), 0, again, counts)
         assert again.tobytes() == out.tobytes(), "and in parts to the bit"
     return out, dict(zip(held.keys.tolist(), held.rows))

@@ -39,7 +39,7 @@ class TieredMachine(TableMachine):
     """TableMachine, of tables that have room for a few rows in memory."""
 
     folder = None
-    staged = None
+    prefetched = None
     wanted_ids = 0
 
     def make(self):
@@ -47,19 +47,19 @@ class TieredMachine(TableMachine):
 
     @rule()
     def rows_beyond_the_budget_leave(self):
-        self.table.settle()
+        self.table.shrink_to_budget()
         assert self.table.tiers.hot <= max(4, self.wanted_ids)
 
     @rule(ids=some_ids)
     def read_ahead(self, ids):
         ids = np.unique(int64s(ids))
-        self.staged = ids, self.table.tiers.stage(ids)
+        self.prefetched = ids, self.table.tiers.prefetch(ids)
 
     @rule()
     def a_stretch_begins(self):
-        if self.staged is not None:
-            ids, staged = self.staged
-            self.table.tiers.begin(ids, staged)
+        if self.prefetched is not None:
+            ids, prefetched = self.prefetched
+            self.table.tiers.enter_window(ids, prefetched)
             self.wanted_ids = max(self.wanted_ids, len(ids))
             refs = self.table.find(ids)
             assert (refs < LOGGED).all()
@@ -68,8 +68,8 @@ class TieredMachine(TableMachine):
     @rule()
     def the_log_is_compacted(self):
         # Only who stages compacts: what was read ahead is used before, or read again.
-        self.staged = None
-        self.table.tiers.tend()
+        self.prefetched = None
+        self.table.tiers.compact_log()
         assert self.table.tiers.cold._log.emptiest() < 0
 
     @rule(ids=some_ids)
@@ -109,7 +109,7 @@ def test_rows_that_leave_are_those_read_least_or_longest_ago(tmp_path, cache, st
         learn(table, [0, 1, 2, 3], step)
     for key in range(4, 9):
         learn(table, [key], key)
-    table.settle()
+    table.shrink_to_budget()
     assert np.flatnonzero(table.find(np.arange(9)) < LOGGED).tolist() == stay
 
 
@@ -118,9 +118,9 @@ def test_rows_that_a_stretch_wants_stay_whatever_else_is_hotter(tmp_path):
     for step in range(1, 4):
         learn(table, [0, 1, 2, 3, 4, 5], step)
     learn(table, [10, 11, 12], 4)
-    table.settle()
+    table.shrink_to_budget()
     ids = np.arange(10, 14)
-    table.tiers.begin(ids, table.tiers.stage(ids))
+    table.tiers.enter_window(ids, table.tiers.prefetch(ids))
     assert (table.find(ids[:3]) < LOGGED).all()
     # Room for the one that has no row yet.
     assert table.tiers.hot == 5
@@ -129,8 +129,8 @@ def test_rows_that_a_stretch_wants_stay_whatever_else_is_hotter(tmp_path):
 def test_a_stretch_larger_than_the_budget_is_in_memory_all_the_same(tmp_path):
     table = make_table(tmp_path)
     learn(table, list(range(40)), 1)
-    table.settle()
-    table.tiers.begin(np.arange(20), table.tiers.stage(np.arange(20)))
+    table.shrink_to_budget()
+    table.tiers.enter_window(np.arange(20), table.tiers.prefetch(np.arange(20)))
     assert (table.find(np.arange(20)) < LOGGED).all()
     assert table.tiers.hot == 20
 
@@ -139,13 +139,13 @@ def test_a_row_that_has_changed_since_it_was_read_ahead_is_read_again(tmp_path):
     table, twin = make_table(tmp_path), make_table(tmp_path, most=1000)
     for one in (table, twin):
         learn(one, list(range(20)), 1)
-        one.settle()
-    staged = table.tiers.stage(np.arange(20))
+        one.shrink_to_budget()
+    prefetched = table.tiers.prefetch(np.arange(20))
     for one in (table, twin):
         learn(one, list(range(12)), 2)
         one.remove(int64s([3, 15]))
-        one.settle()
-    table.tiers.begin(np.arange(20), staged)
+        one.shrink_to_budget()
+    table.tiers.enter_window(np.arange(20), prefetched)
     assert_same(table.export(), twin.export())
 
 
@@ -154,8 +154,8 @@ def test_a_log_is_at_most_twice_as_large_as_what_lives_however_often_rows_move(t
     random = np.random.default_rng(0)
     for step in range(1, 300):
         learn(table, np.unique(random.integers(0, 64, 6)).tolist(), step)
-        table.settle()
-        table.tiers.tend()
+        table.shrink_to_budget()
+        table.tiers.compact_log()
     cold = table.tiers.cold
     assert cold.compactions > 50
     assert cold.log_nbytes <= (2 * len(cold) + 2 * SEGMENT) * cold.record_nbytes
@@ -169,8 +169,8 @@ def test_lookups_and_checkpoints_go_on_while_another_thread_compacts_and_reads_a
         random = np.random.default_rng(1)
         try:
             while not stop.is_set():
-                table.tiers.tend()
-                table.tiers.stage(np.unique(random.integers(0, 512, 40)))
+                table.tiers.compact_log()
+                table.tiers.prefetch(np.unique(random.integers(0, 512, 40)))
         except BaseException as error:
             errors.append(error)
 
@@ -181,7 +181,7 @@ def test_lookups_and_checkpoints_go_on_while_another_thread_compacts_and_reads_a
         for step in range(1, 600):
             ids = np.unique(random.integers(0, 512, 24)).tolist()
             for one in (table, twin):
-                one.settle()
+                one.shrink_to_budget()
                 learn(one, ids, step)
             if step % 5 == 0:
                 assert_same(table.changes(), twin.changes())
@@ -208,14 +208,14 @@ def test_rows_stay_in_memory_while_the_disk_is_full_and_that_is_said_once(tmp_pa
     monkeypatch.setattr(ScratchFile, "take", full)
     for one in (table, twin):
         learn(one, list(range(30)), 1)
-        one.settle()
-    table.settle()
+        one.shrink_to_budget()
+    table.shrink_to_budget()
     assert table.tiers.hot == 30
     assert [record.message for record in caplog.records] == [
         "table 't': no room on the disk for its rows, which stay in memory beyond the budget"
     ]
     monkeypatch.setattr(ScratchFile, "take", take)
-    table.settle()
+    table.shrink_to_budget()
     assert caplog.records[-1].message == "table 't': there is room on the disk again"
     assert table.tiers.hot == 4
     assert_same(table.export(), twin.export())
@@ -245,7 +245,7 @@ def test_a_budget_is_of_rows_slots_and_books_and_leaves_room_for_what_is_read_ah
     budget = RowBudget(1 << 20, cache, tmp_path)
     tiers = EmbeddingVariable("t", 16, row_optimizer("adagrad"), budget=budget).tiers
     assert tiers.most == int((1 << 20) // (2 * 16 * 4 + 29) * 0.6)
-    assert tiers.most + tiers.stretch_ids <= (1 << 20) / (2 * 16 * 4 + 29)
+    assert tiers.most + tiers.window_ids <= (1 << 20) / (2 * 16 * 4 + 29)
     assert (
         EmbeddingVariable("t", 16, row_optimizer("sgd"), budget=RowBudget(1, cache, tmp_path)).tiers.most == LEAST_ROWS
     )

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from freshet_serving.models.embedding import id_rows
-from freshet_serving.models.embedding.admission import Always, CountingBloom, ExactCounts
+from freshet_serving.models.embedding.admission import AdmitAll, CountingBloom, ExactCounts
 from freshet_serving.models.embedding.optimizer import OPTIMIZERS, row_optimizer
-from freshet_serving.models.embedding.variable import Changes, EmbeddingVariable, Eviction, Initial
+from freshet_serving.models.embedding.variable import Changes, EmbeddingVariable, Eviction, RowInitializer
 from freshet_serving.processor.kernels.hashing import init_rows
 
 DIM, RATE = 3, 0.1
@@ -182,7 +182,7 @@ class TableMachine(RuleBasedStateMachine):
 
 
 FILTERS = {
-    "at once": lambda: Always(),
+    "at once": lambda: AdmitAll(),
     "counts": lambda: ExactCounts(3),
     "bloom": lambda: CountingBloom(3, 2000, 1e-6),
 }
@@ -193,7 +193,7 @@ class SparingMachine(RuleBasedStateMachine):
 
     @initialize(how=st.sampled_from(sorted(FILTERS)), kind=st.sampled_from(["uniform", "normal", "zeros"]))
     def start(self, how, kind):
-        self.how, self.initial = how, Initial(kind, 0.5)
+        self.how, self.initial = how, RowInitializer(kind, 0.5)
         self.table, self.follower = self.make(), self.make()
         # By id: [row, last step, lookups]; occurrences of those that wait.
         self.rows, self.waiting, self.gone = {}, {}, set()
@@ -384,7 +384,7 @@ def test_a_restored_table_learns_on_as_the_original_does():
 @settings(deadline=None)
 @given(ids=st.lists(any_id, min_size=1, max_size=20), kind=st.sampled_from(["uniform", "normal", "zeros"]))
 def test_first_values_of_every_kind_are_a_function_of_seed_and_id(ids, kind):
-    initial = Initial(kind, 0.3)
+    initial = RowInitializer(kind, 0.3)
     together = initial.rows(int64s(ids), 5, DIM)
     assert together.dtype == np.float32
     for key, row in zip(ids, together):
@@ -397,7 +397,7 @@ def test_first_values_of_every_kind_are_a_function_of_seed_and_id(ids, kind):
 
 def test_first_values_have_the_distribution_that_they_are_named_for():
     ids = np.arange(-20_000, 20_000)
-    normal, uniform = Initial("normal", 0.1).rows(ids, 3, 8), Initial("uniform", 0.1).rows(ids, 3, 8)
+    normal, uniform = RowInitializer("normal", 0.1).rows(ids, 3, 8), RowInitializer("uniform", 0.1).rows(ids, 3, 8)
     assert np.isfinite(normal).all()
     assert abs(normal.mean()) < 0.001
     assert normal.std() == pytest.approx(0.1, rel=0.01)

@@ -69,8 +69,8 @@ def evaluated(tmp_path_factory):
     from dataclasses import replace
 
     from freshet_serving.models.training.loop import TrainingRun
-    from freshet_serving.processor.chain.ledger import Ledger
-    from freshet_serving.processor.package.repository import Repository
+    from freshet_serving.processor.repository.log.change_log import ChangeLog
+    from freshet_serving.processor.repository.model_repository import Repository
     from tests.models.training.test_loop import Notes
     from tests.models.training.trainers import CompiledOnce
 
@@ -92,6 +92,6 @@ def evaluated(tmp_path_factory):
         for generation in itertools.chain((run.full() for _ in range(1)), run.stream()):
             made.scores[generation] = run.trainer.score(batch.columns)
             if generation.step == 2:
-                Ledger.of(Repository(made.repository).version("mixed")).rollback(1)
+                ChangeLog.of(Repository(made.repository).version("mixed")).rollback(1)
         made.summary = run.run()
     return made

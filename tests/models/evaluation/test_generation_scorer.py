@@ -6,11 +6,11 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.evaluation.generation_scorer import REQUEST_ROWS, GenerationScorer
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.processor.tables.folding import fold
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.tables.compaction import compact
 from tests.models.evaluation.conftest import ROWS
 
 pytestmark = pytest.mark.tensorflow
@@ -25,7 +25,7 @@ def test_any_generation_scores_as_it_was_trained_and_nothing_is_written(evaluate
     before = files(evaluated.repository)
     steps = sorted(generation.step for generation in evaluated.scores)
     assert len(steps) > 3
-    assert 2 not in [link.step for link in ledger(evaluated).history.line()]
+    assert 2 not in [link.step for link in change_log(evaluated).history.line()]
     for generation, wanted in evaluated.scores.items():
         with GenerationScorer(str(evaluated.repository), "mixed", generation) as scorer:
             assert scorer.generation == generation
@@ -34,8 +34,8 @@ def test_any_generation_scores_as_it_was_trained_and_nothing_is_written(evaluate
     assert files(evaluated.repository) == before
 
 
-def ledger(evaluated):
-    found = Ledger(Repository(evaluated.repository).version("mixed"))
+def change_log(evaluated):
+    found = ChangeLog(Repository(evaluated.repository).version("mixed"))
     found.look()
     return found
 
@@ -46,7 +46,7 @@ def test_by_default_it_is_what_is_served_and_a_snapshot_is_begun_with(evaluated,
     copy = tmp_path / "repository"
     shutil.copytree(evaluated.repository, copy)
     version = Repository(copy).version("mixed")
-    assert fold(version, Ledger.of(version, whole=True)) is not None
+    assert compact(version, ChangeLog.of(version, whole=True)) is not None
     newest = max(evaluated.scores)
     with GenerationScorer(str(copy), "mixed") as scorer:
         assert scorer.generation == newest

@@ -8,7 +8,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from freshet_serving.compiler.progress import Quiet
+from freshet_serving.compiler.progress import SilentReporter
 from freshet_serving.models.config.model_section import ModelConfig
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
@@ -53,7 +53,7 @@ def written(story, output="item_vector", id_name="", generation=None, items="ite
     folder, _ = story
     with GenerationScorer(str(folder / "repository"), "mixed", generation) as scorer:
         data = DataConfig(str(folder / items), "parquet", ())
-        count = write_vectors(scorer, data, output, id_name, folder / "vectors.parquet", Quiet())
+        count = write_vectors(scorer, data, output, id_name, folder / "vectors.parquet", SilentReporter())
     table = pq.read_table(folder / "vectors.parquet")
     assert table.num_rows == count
     return table

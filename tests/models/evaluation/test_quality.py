@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.compiler.building.auc import auc
-from freshet_serving.models.evaluation.quality import Scored, log_loss, next_step
+from freshet_serving.models.evaluation.quality import ScoredRows, log_loss, next_step
 from freshet_serving.models.evaluation.tally import CLIP
 
 labelled = st.lists(
@@ -37,15 +37,15 @@ def test_no_rows_have_no_metrics():
     empty = np.empty(0, np.float32)
     assert math.isnan(log_loss(empty, empty))
     assert math.isnan(auc(empty, empty))
-    assert math.isnan(Scored().auc())
-    assert math.isnan(Scored().log_loss())
-    assert len(Scored()) == 0
+    assert math.isnan(ScoredRows().auc())
+    assert math.isnan(ScoredRows().log_loss())
+    assert len(ScoredRows()) == 0
 
 
 def test_rows_collected_in_parts_score_as_all_at_once():
     random = np.random.default_rng(0)
     labels, scores = (random.random(50) < 0.3).astype(np.float32), random.random(50).astype(np.float32)
-    scored = Scored()
+    scored = ScoredRows()
     for first in range(0, 50, 7):
         scored.add(labels[first : first + 7], scores[first : first + 7])
     assert len(scored) == 50
@@ -59,7 +59,7 @@ def test_of_several_labels_the_first_counts_and_rows_count_by_their_weight():
         np.array([[0.6, 0], [0.5, 0], [0.4, 1]], np.float32),
     )
     weights = np.array([1, 2, 3], np.float32)
-    both, first = Scored(), Scored()
+    both, first = ScoredRows(), ScoredRows()
     both.add(labels, scores, weights)
     first.add(labels, scores[:, 0], weights)
     assert both.auc() == first.auc() == auc(labels[:, 0], scores[:, 0], weights) == pytest.approx(1 / 4)
@@ -68,7 +68,7 @@ def test_of_several_labels_the_first_counts_and_rows_count_by_their_weight():
 
 
 def scored(labels, scores):
-    made = Scored()
+    made = ScoredRows()
     made.add(np.array(labels, np.float32), np.array(scores, np.float32))
     return made
 

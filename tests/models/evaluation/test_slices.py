@@ -13,7 +13,7 @@ from freshet_serving.processor.errors import BadInput
 from tests.models.evaluation.test_tally import auc_of_pairs, random_rows
 
 SCORES = [0.1, 0.25, 0.5, 0.9]
-drawn_rows = st.lists(
+random_inputs = st.lists(
     st.tuples(st.sampled_from("abcd"), st.booleans(), st.sampled_from(SCORES), st.sampled_from([1.0, 2.0])),
     min_size=1,
     max_size=40,
@@ -24,7 +24,7 @@ def arrays(drawn):
     return [np.array(column, np.float32) for column in list(zip(*drawn))[1:]]
 
 
-@given(drawn_rows, st.integers(1, 9))
+@given(random_inputs, st.integers(1, 9))
 def test_a_slice_has_the_metrics_of_its_rows(drawn, step):
     sliced, whole = Slices(), arrays(drawn)
     for first in range(0, len(drawn), step):
@@ -42,7 +42,7 @@ def test_a_slice_has_the_metrics_of_its_rows(drawn, step):
     assert [line.metrics.rows for line in sliced.lines()] == sorted((m.rows for m in lines.values()), reverse=True)
 
 
-@given(drawn_rows)
+@given(random_inputs)
 def test_grouped_auc_is_the_mean_over_groups_of_both_labels_by_their_weight(drawn):
     grouped = GroupedAuc()
     grouped.add(Strings.of([value for value, *_ in drawn]), *arrays(drawn))

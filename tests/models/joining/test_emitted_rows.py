@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freshet_serving.models.joining.emitted_rows import MERGED, NOWHERE, EmittedRows, RowPlace
+from freshet_serving.models.joining.emitted_rows import MERGED, NOWHERE, EmittedRows, RowLocation
 
 
 def test_rows_are_found_and_are_positives_from_then_on():
@@ -10,11 +10,11 @@ def test_rows_are_found_and_are_positives_from_then_on():
     rows.add(1, [b"a", b"b", b"c"], np.array([0, 1, 2]), np.array([False, True, False]), 10.0)
     rows.add(2, [b"d"], np.array([9]), np.array([False]), 20.0)
     assert rows.find([b"c", b"x", b"b", b"d", b"c"]) == [
-        RowPlace(1, 2, False),
+        RowLocation(1, 2, False),
         None,
-        RowPlace(1, 1, True),
-        RowPlace(2, 9, False),
-        RowPlace(1, 2, True),
+        RowLocation(1, 1, True),
+        RowLocation(2, 9, False),
+        RowLocation(1, 2, True),
     ]
     assert rows.find([]) == []
     assert len(rows) == 4
@@ -25,7 +25,7 @@ def test_old_files_are_forgotten():
     rows.add(1, [b"a"], np.array([0]), np.array([False]), 10.0)
     rows.add(2, [b"b"], np.array([0]), np.array([False]), 20.0)
     rows.forget(15.0)
-    assert rows.find([b"a", b"b"]) == [None, RowPlace(2, 0, False)]
+    assert rows.find([b"a", b"b"]) == [None, RowLocation(2, 0, False)]
 
 
 def test_many_keys_of_many_files():
@@ -33,14 +33,14 @@ def test_many_keys_of_many_files():
     for file in range(5):
         rows.add(file, keys[1000 * file : 1000 * file + 1000], np.arange(1000), np.zeros(1000, bool), file)
     order = np.random.default_rng(1).permutation(5000)
-    assert rows.find([keys[n] for n in order]) == [RowPlace(n // 1000, n % 1000, False) for n in order]
+    assert rows.find([keys[n] for n in order]) == [RowLocation(n // 1000, n % 1000, False) for n in order]
 
 
 def test_to_look_for_a_row_makes_it_no_positive():
     rows = EmittedRows()
     rows.add(1, [b"a"], np.array([0]), np.array([False]), 10.0)
     for _ in range(2):
-        assert rows.places([b"a", b"x"]) == [RowPlace(1, 0, False), None]
+        assert rows.places([b"a", b"x"]) == [RowLocation(1, 0, False), None]
 
 
 def test_a_key_that_nobody_owns_is_found_before_the_row_that_it_had():
@@ -63,11 +63,11 @@ def test_many_files_are_few_runs_and_the_newest_file_still_counts():
     rows, files = EmittedRows(), MERGED**2 + MERGED + 3
     for file in range(files):
         rows.add(file, [b"same", b"%d" % file], np.array([0, 1]), np.array([False, False]), float(file))
-        assert rows.find([b"%d" % file]) == [RowPlace(file, 1, False)]
+        assert rows.find([b"%d" % file]) == [RowLocation(file, 1, False)]
     assert len(rows._runs) == 1 + 1 + 3
-    assert rows.places([b"same"]) == [RowPlace(files - 1, 0, False)]
+    assert rows.places([b"same"]) == [RowLocation(files - 1, 0, False)]
     # What was found in a run is a positive in what the run has become.
-    assert rows.places([b"0", b"%d" % (MERGED + 1)]) == [RowPlace(0, 1, True), RowPlace(MERGED + 1, 1, True)]
+    assert rows.places([b"0", b"%d" % (MERGED + 1)]) == [RowLocation(0, 1, True), RowLocation(MERGED + 1, 1, True)]
     rows.forget(MERGED**2)
-    assert rows.places([b"0", b"%d" % (files - 1)]) == [None, RowPlace(files - 1, 1, True)]
+    assert rows.places([b"0", b"%d" % (files - 1)]) == [None, RowLocation(files - 1, 1, True)]
     assert len(rows) == 2 * (MERGED + 3)

@@ -6,13 +6,13 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from freshet_serving.models.joining.join_metrics import COUNTERS, GAUGES, JoinMetrics
-from freshet_serving.models.joining.join_run import JoinStanding
+from freshet_serving.models.joining.join_run import JoinStatus
 from freshet_serving.models.joining.matching import JoinCounts
 
 
 def test_where_the_join_stands_is_what_is_scraped():
-    standing = JoinStanding(JoinCounts(rows=7, late=3), waiting=5, trouble="away", outcomes_s=9.0)
-    metrics = JoinMetrics(lambda: "ctr", lambda: standing)
+    status = JoinStatus(JoinCounts(rows=7, late=3), waiting=5, trouble="away", outcomes_s=9.0)
+    metrics = JoinMetrics(lambda: "ctr", lambda: status)
     families = text_string_to_metric_families(generate_latest(metrics.registry).decode())
     found = {s.name: s.value for family in families for s in family.samples if s.labels == {"model": "ctr"}}
     assert found["freshet_join_rows_total"] == 7
@@ -24,10 +24,10 @@ def test_where_the_join_stands_is_what_is_scraped():
 
 
 def test_every_family_moves_with_one_field():
-    before = JoinStanding()
+    before = JoinStatus()
     counted = [field.name for field in dataclasses.fields(JoinCounts)]
     moves = [dataclasses.replace(before, counts=JoinCounts(**{name: 1})) for name in counted]
-    for field in dataclasses.fields(JoinStanding)[1:]:
+    for field in dataclasses.fields(JoinStatus)[1:]:
         moves.append(dataclasses.replace(before, **{field.name: "x" if field.name == "trouble" else 1}))
     for name, _, value in (*COUNTERS, *GAUGES):
         assert sum(repr(value(after)) != repr(value(before)) for after in moves) == 1, name

@@ -36,8 +36,8 @@ def turns(run, done):
     for _ in range(200):
         if done():
             return
-        run.turn()
-    raise AssertionError(run.standing())
+        run.run_once()
+    raise AssertionError(run.status())
 
 
 def test_rows_leave_with_what_came_of_them_in_their_window(place):
@@ -46,7 +46,7 @@ def test_rows_leave_with_what_came_of_them_in_their_window(place):
     run = place.join()
     assert place.rows() == [("r0", 0, 0), ("r0", 1, 1), ("r0", 2, 0), ("r1", 0, 0), ("r1", 1, 0), ("r1", 2, 1)]
     assert place.weights().tolist() == [1] * 6
-    assert asdict(run.standing().counts) == {
+    assert asdict(run.status().counts) == {
         "rows": 6, "lost": 0, "repeated": 0, "positives": 2, "late": 0, "unmatched": 0, "duplicates": 0, "too_late": 0,
         "retried": 0, "disowned": 0, "ambiguous": 0,
     }  # fmt: skip
@@ -89,19 +89,19 @@ def test_an_outcome_after_the_window_makes_its_row_a_positive_once_more(place):
     place.clock.now_s = BEGAN_S + 520
     run = place.join()
     assert place.rows() == [("r0", 0, 0), ("r0", 1, 0), ("r0", 2, 0), ("r0", 1, 1)]
-    assert run.standing().counts.late == 1
+    assert run.status().counts.late == 1
     # It comes in another run, and a second time.
     put(place.outcomes, "b", outcomes([("r0", 2, 600), ("r0", 1, 610)]))
     place.clock.now_s = BEGAN_S + 630
     run = place.join()
     assert place.rows()[4:] == [("r0", 2, 1)]
-    assert (run.standing().counts.late, run.standing().counts.duplicates) == (2, 1)
+    assert (run.status().counts.late, run.status().counts.duplicates) == (2, 1)
 
 
 def test_without_corrections_what_is_late_is_counted(place):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     put(place.outcomes, "a", outcomes([("r0", 1, 500), ("r0", 2, 5)]))
-    counts = place.join(late_s=0.0).standing().counts
+    counts = place.join(late_s=0.0).status().counts
     assert place.rows() == [("r0", 0, 0), ("r0", 1, 0), ("r0", 2, 1)]
     assert counts.too_late + counts.unmatched == 1
 
@@ -112,7 +112,7 @@ def test_rows_whose_window_lasts_wait_for_the_next_run(place):
     place.clock.now_s = BEGAN_S + 110 + 10
     run = place.join()
     assert len(place.rows()) == 10
-    assert run.standing().waiting == 20
+    assert run.status().waiting == 20
     place.clock.now_s += 1000
     place.join()
     assert [row[:2] for row in place.rows()] == [row[:2] for row in rows_of(30)]
@@ -122,10 +122,10 @@ def test_rows_whose_window_lasts_wait_for_the_next_run(place):
 def test_an_outcome_waits_for_its_recording(place):
     place.clock.now_s = BEGAN_S + 50
     put(place.outcomes, "a", outcomes([("r0", 0, 20), ("never", 0, 21)]))
-    assert place.join().standing().held == 2
+    assert place.join().status().held == 2
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     place.clock.now_s = BEGAN_S + 5000
-    counts = place.join().standing().counts
+    counts = place.join().status().counts
     assert place.rows()[0] == ("r0", 0, 1)
     assert (counts.positives, counts.unmatched) == (1, 1)
 
@@ -134,7 +134,7 @@ def test_outcomes_name_items(place):
     put(place.recordings, recorded_as(1), recording(rows_of(6)))
     clicked = outcomes([("r0", 107, 50), ("r1", 207, 60), ("r1", 8, 60)]).rename_columns(["request", "item", "time"])
     put(place.outcomes, "a", clicked)
-    counts = place.join(key="item").standing().counts
+    counts = place.join(key="item").status().counts
     assert [row for row in place.rows() if row[2]] == [("r0", 1, 1), ("r1", 2, 1)]
     assert counts.unmatched == 1
     # Late ones as well, in a run that has to find the emitted rows.
@@ -158,7 +158,7 @@ def test_other_models_have_no_rows_here_and_two_are_one_too_many(place):
     with pytest.raises(BadInput, match="--model: one of ctr, other wanted"):
         place.join()
     run = place.join(model="ctr")
-    assert (len(place.rows()), run.standing().lost_files) == (6, 0)
+    assert (len(place.rows()), run.status().lost_files) == (6, 0)
     with pytest.raises(BadInput, match="--model: ctr wanted, which --out was begun with, got other"):
         place.join(model="other")
 
@@ -197,19 +197,19 @@ def test_recordings_that_are_gone_are_counted(place):
     run = place.join()
     assert [row[0] for row in place.rows()] == ["r0", "r2", "r9"]
     assert run._recordings.lost_rows == 1
-    assert run.standing().lost_files == 2
-    assert run.standing().counts.unmatched == 1
+    assert run.status().lost_files == 2
+    assert run.status().counts.unmatched == 1
 
 
 def test_a_recording_that_goes_while_its_rows_wait_is_counted(place):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     place.clock.now_s = BEGAN_S + 50
     run = JoinRun(place.settings(follow=True), place.clock)
-    turns(run, lambda: run.standing().waiting == 3)
+    turns(run, lambda: run.status().waiting == 3)
     (place.recordings / f"{recorded_as(1)}.parquet").unlink()
     place.clock.now_s += 500
-    turns(run, lambda: run.standing().waiting == 0)
-    assert run.standing().counts.lost == 3
+    turns(run, lambda: run.status().waiting == 0)
+    assert run.status().counts.lost == 3
     assert place.rows() == []
 
 
@@ -218,11 +218,11 @@ def test_a_file_of_the_output_that_is_gone_is_too_late_to_correct(place):
     put(place.recordings, recorded_as(2, 3), recording([("s", 0, 5, 0.5)], price=pa.array([1.0])))
     place.clock.now_s = BEGAN_S + 300
     run = JoinRun(place.settings(follow=True), place.clock)
-    turns(run, lambda: run.standing().counts.rows == 4)
+    turns(run, lambda: run.status().counts.rows == 4)
     (place.out / "0000000001.parquet").unlink()
     put(place.outcomes, "a", outcomes([("r0", 0, 250), ("s", 0, 250)]))
-    turns(run, lambda: run.standing().counts.too_late + run.standing().counts.late == 2)
-    assert (run.standing().counts.late, run.standing().counts.too_late) == (1, 1)
+    turns(run, lambda: run.status().counts.too_late + run.status().counts.late == 2)
+    assert (run.status().counts.late, run.status().counts.too_late) == (1, 1)
 
 
 def test_a_stream_that_cannot_be_read_makes_nobody_a_negative(place, monkeypatch):
@@ -232,9 +232,9 @@ def test_a_stream_that_cannot_be_read_makes_nobody_a_negative(place, monkeypatch
     run = JoinRun(place.settings(follow=True), place.clock)
     with monkeypatch.context() as patched:
         patched.setattr(growing_folder, "UNFINISHED_S", 0.0)
-        turns(run, lambda: run.standing().trouble and run.standing().waiting == 3)
+        turns(run, lambda: run.status().trouble and run.status().waiting == 3)
         for _ in range(5):
-            run.turn()
+            run.run_once()
         assert place.rows() == []
     (place.outcomes / "b.parquet").unlink()
     turns(run, lambda: place.rows())
@@ -348,7 +348,7 @@ def check(place, rows, hits, run):
     emitted = [row for table in place.files() for row in zip(*(table[f"freshet.{name}"].to_pylist() for name in names))]
     assert [row[:3] for row in emitted if not row[3]] == labels
     assert sorted(row[:3] for row in emitted if row[3]) == late
-    told = asdict(run.standing().counts)
+    told = asdict(run.status().counts)
     assert told["late"] == len(late)
     assert told["positives"] == sum(label for _, _, label in labels)
     # An outcome that nobody's row waits for may be a duplicate of another such.
@@ -406,7 +406,7 @@ def test_whenever_it_runs_every_row_has_one_label(world, clocks, tmp_path_factor
     assert max(positives.values(), default=0) <= 1
     assert all(count == 1 for count in base.values())
     assert set(base) | set(positives) == {row[:2] for row in rows}
-    counts = asdict(run.standing().counts)
+    counts = asdict(run.status().counts)
     assert counts["rows"] == len(rows)
     assert sum(counts[n] for n in ("positives", "late", "unmatched", "duplicates", "too_late")) == len(hits)
 
@@ -460,6 +460,6 @@ def test_a_recording_that_takes_too_much_memory_is_set_aside_and_the_others_are_
     run = JoinRun(place.settings(), place.clock, note=lines.append)
     run.run()
     assert place.rows() == [("s", 0, 0), ("s", 1, 1), ("s", 2, 0)]
-    assert (run.standing().counts.lost, run.standing().files_aside) == (3, 1)
+    assert (run.status().counts.lost, run.status().files_aside) == (3, 1)
     (line,) = lines
     assert line.startswith(f"1 files were set aside; the last: {recorded_as(1)}.parquet: expected at most")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.models.joining.emitted_rows import NOWHERE, RowPlace
+from freshet_serving.models.joining.emitted_rows import NOWHERE, RowLocation
 from freshet_serving.models.joining.matching import JoinCounts, Matcher, OpenOutcomes, counts_from
 from freshet_serving.processor.errors import Corrupt
 
@@ -43,7 +43,7 @@ def test_an_outcome_is_open_until_it_has_a_fate():
     assert one.open_outcomes() == OpenOutcomes(0, 2, frozenset({0, 1}))
     one.take_rows(0, [0.0], [b"a"])
     assert one.in_time(one.due(11.0, 1)[0]) == 1.0
-    one.leave(1, [RowPlace(1, 0)])
+    one.pop_rows(1, [RowLocation(1, 0)])
     assert one.open_outcomes() == OpenOutcomes(1, 2, frozenset({1}))
     assert one.give_up(5.1) == [5.0]
     assert one.open_outcomes() == OpenOutcomes(2, 2)
@@ -61,16 +61,16 @@ def test_an_outcome_after_the_window_corrects_a_row_that_has_left():
     one = matcher()
     one.take_rows(0, [0.0], [b"a"])
     one.take_outcomes(0, [50.0, 60.0], [1.0, 1.0], [b"a", b"a"])
-    one.leave(1, [RowPlace(7, 0)])
-    assert [(late.place, late.hit.number) for late in one.late] == [(RowPlace(7, 0), 0)]
+    one.pop_rows(1, [RowLocation(7, 0)])
+    assert [(late.place, late.outcome.number) for late in one.late] == [(RowLocation(7, 0), 0)]
     assert one.counts.duplicates == 1
     assert one.open_outcomes().numbers == {0}
 
 
 def test_an_outcome_of_a_row_that_has_left_is_late_or_a_duplicate():
-    one = matcher(emitted={b"a": RowPlace(1, 5), b"b": RowPlace(1, 6, True)})
+    one = matcher(emitted={b"a": RowLocation(1, 5), b"b": RowLocation(1, 6, True)})
     one.take_outcomes(0, [50.0, 50.0], [1.0, 1.0], [b"a", b"b"])
-    assert [late.place for late in one.late] == [RowPlace(1, 5)]
+    assert [late.place for late in one.late] == [RowLocation(1, 5)]
     assert one.counts.duplicates == 1
 
 
@@ -88,7 +88,7 @@ def test_of_rows_of_one_key_in_one_request_the_first_has_the_outcome():
     due = one.due(99.0, 9)
     assert [one.in_time(row) for row in due] == [1.0, 0.0]
     assert one.contested(due) == []
-    one.leave(2, [RowPlace(1, 0), RowPlace(1, 1)])
+    one.pop_rows(2, [RowLocation(1, 0), RowLocation(1, 1)])
     assert (one.counts.rows, one.counts.repeated) == (2, 1)
 
 
@@ -100,7 +100,7 @@ def test_of_a_request_that_is_repeated_one_row_has_the_outcome_and_the_others_ar
     assert [row.number for row in first.of_others] == [2]
     one.decide(first, True)
     assert [(row.left_out, one.in_time(row)) for row in one.due(99.0, 9)] == [("", 1.0), ("", 0.0), ("retried", 0.0)]
-    one.leave(3, [RowPlace(1, 0), RowPlace(1, 1), RowPlace(1, NOWHERE)])
+    one.pop_rows(3, [RowLocation(1, 0), RowLocation(1, 1), RowLocation(1, NOWHERE)])
     assert (one.counts.rows, one.counts.retried, one.counts.positives) == (2, 1, 1)
 
 
@@ -111,40 +111,40 @@ def test_an_id_of_several_requests_has_no_outcome():
     (first,) = one.contested(one.due(10.5, 9))
     one.decide(first, False)
     assert [row.left_out for row in one.due(99.0, 9)] == ["disowned", "", "disowned"]
-    one.leave(3, [RowPlace(1, NOWHERE), RowPlace(1, 0), RowPlace(1, NOWHERE)])
+    one.pop_rows(3, [RowLocation(1, NOWHERE), RowLocation(1, 0), RowLocation(1, NOWHERE)])
     assert (one.counts.rows, one.counts.disowned, one.counts.ambiguous, one.counts.positives) == (1, 2, 1, 0)
     assert one.open_outcomes().numbers == frozenset()
 
 
 def test_an_outcome_of_an_id_that_was_disowned_is_nobodys():
-    one = matcher(emitted={b"a": RowPlace(1, NOWHERE)})
+    one = matcher(emitted={b"a": RowLocation(1, NOWHERE)})
     one.take_outcomes(0, [50.0], [1.0], [b"a"])
     assert (one.late, one.counts.ambiguous) == ([], 1)
 
 
 def test_a_late_outcome_waits_until_another_request_of_the_id_would_have_been_read():
-    places = {b"a": RowPlace(1, 5)}
+    places = {b"a": RowLocation(1, 5)}
     one = matcher(emitted=places)
     one.take_outcomes(0, [50.0, 51.0], [1.0, 1.0], [b"a", b"a"])
     assert one.corrections(50.0, 9) == []
-    assert [late.place for late in one.corrections(50.5, 9)] == [RowPlace(1, 5)]
+    assert [late.place for late in one.corrections(50.5, 9)] == [RowLocation(1, 5)]
     # A guest under the same id: the outcomes wait with it, until it leaves.
     one.take_rows(7, [49.0], [b"a"])
     assert one.corrections(99.0, 9) == []
     (guest,) = one.contested(one.due(99.0, 9))
-    assert guest.before == RowPlace(1, 5)
+    assert guest.before == RowLocation(1, 5)
     one.decide(guest, False)
     assert (guest.left_out, one.counts.ambiguous, one.counts.duplicates) == ("disowned", 1, 1)
 
 
 def test_a_repeat_of_a_row_that_has_left_leaves_the_outcome_to_it():
-    one = matcher(emitted={b"a": RowPlace(1, 5)})
+    one = matcher(emitted={b"a": RowLocation(1, 5)})
     one.take_rows(7, [49.0, 49.0], [b"a", b"b"])
     one.take_outcomes(0, [50.0], [1.0], [b"a"])
     (again,) = one.contested(one.due(99.0, 9))
     one.decide(again, True)
     assert again.left_out == "retried"
-    assert [late.place for late in one.corrections(99.0, 9)] == [RowPlace(1, 5)]
+    assert [late.place for late in one.corrections(99.0, 9)] == [RowLocation(1, 5)]
 
 
 def test_counts_of_an_older_release_lack_what_it_did_not_count():

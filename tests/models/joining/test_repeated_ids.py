@@ -29,7 +29,7 @@ def record(place, number, rows, prices):
 
 
 def counts(run):
-    found = run.standing().counts
+    found = run.status().counts
     return {name: getattr(found, name) for name in COUNTED if getattr(found, name)}
 
 
@@ -105,13 +105,13 @@ def test_where_a_recording_is_gone_nobody_can_tell_that_a_request_was_repeated(p
     place.clock.now_s = BEGAN_S + 60.0
     run = JoinRun(place.settings(follow=True), place.clock)
     for _ in range(9):
-        run.turn()
-    assert run.standing().waiting == 2
+        run.run_once()
+    assert run.status().waiting == 2
     next(place.recordings.glob("*-1.parquet")).unlink()
     place.clock.now_s = BEGAN_S + 300.0
     for _ in range(9):
-        run.turn()
-    assert (counts(run), run.standing().counts.lost) == ({"disowned": 1}, 1)
+        run.run_once()
+    assert (counts(run), run.status().counts.lost) == ({"disowned": 1}, 1)
 
 
 def test_disowned_rows_are_said_in_one_line_once_in_a_while(place):
@@ -152,7 +152,7 @@ def test_nobody_has_the_label_of_another_wherever_a_kill_falls(crowd, kills, tmp
         run = place.join(file_rows=2)
         # Which of two requests leaves first may depend on where a restart begins to read; the rows of one do not.
         found.append((sorted(emitted(place), key=itemgetter(0)), counts(run)))
-        told = run.standing().counts
+        told = run.status().counts
         assert sum(getattr(told, name) for name in FATES) == len(hits)
     assert found[0] == found[1]
     labelled, told = found[0]

@@ -4,7 +4,7 @@ import pytest
 
 from freshet_serving.models.joining.timed_stream import TimedStream
 from freshet_serving.models.streams.followed_source import FollowedSource
-from freshet_serving.models.streams.stream import Unread
+from freshet_serving.models.streams.stream import StreamBacklog
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from tests.models.joining.made import Clock
 from tests.models.streams.made import SCHEMA, ListStream
@@ -33,7 +33,7 @@ def test_a_stream_is_read_up_to_its_newest_time_and_then_up_to_now(made):
 
 def test_a_stream_in_trouble_stands_where_it_is(made):
     stream, _, open_ = made
-    stream.unread = lambda: Unread(trouble="away")
+    stream.backlog = lambda: StreamBacklog(trouble="away")
     arrivals = open_()
     assert arrivals.next() is None
     assert arrivals.read_s == float("-inf")
@@ -41,12 +41,12 @@ def test_a_stream_in_trouble_stands_where_it_is(made):
 
 def test_a_stream_that_has_not_looked_since_has_not_been_read_up_to_now(made):
     stream, _, open_ = made
-    stream.unread = lambda: Unread(looks=3)
+    stream.backlog = lambda: StreamBacklog(looks=3)
     arrivals = open_()
     assert arrivals.next() is None
     assert arrivals.read_s == float("-inf")
     counts = iter([3, 4])
-    stream.unread = lambda: Unread(looks=next(counts))
+    stream.backlog = lambda: StreamBacklog(looks=next(counts))
     assert arrivals.next() is None
     assert arrivals.read_s == 2e9
 

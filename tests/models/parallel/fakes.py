@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 
-from freshet_serving.models.parallel.ranks import Failed, as_bytes
+from freshet_serving.models.parallel.ranks import RankFailed, as_bytes
 
 PATIENCE_S = 120
 
@@ -26,7 +26,7 @@ class ThreadRanks:
     def receive(self, of):
         message = self.boxes[of, self.rank].get(timeout=PATIENCE_S)
         if isinstance(message, str):
-            raise Failed(message)
+            raise RankFailed(message)
         return message
 
     def swap(self, messages):
@@ -65,7 +65,7 @@ def on_each(ranks, work):
     for thread in threads:
         thread.join()
     for error in errors:
-        if error is not None and not isinstance(error, Failed):
+        if error is not None and not isinstance(error, RankFailed):
             raise error
     return results
 
@@ -75,7 +75,7 @@ class Together:
 
     def __init__(self, size, *arguments, **named):
         """arguments: of Trainer."""
-        from freshet_serving.models.parallel.rank_loop import Lead, serve
+        from freshet_serving.models.parallel.rank_loop import LeadTrainerFactory, serve
 
         ranks, batches = thread_ranks(size), thread_ranks(size)
         self._errors = []
@@ -89,7 +89,7 @@ class Together:
         self._threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(1, size)]
         for thread in self._threads:
             thread.start()
-        self._lead = Lead(ranks[0], batches[0])
+        self._lead = LeadTrainerFactory(ranks[0], batches[0])
         self.trainer = self._lead(*arguments, **named)
 
     def __enter__(self):

@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.models.embedding.admission import Always, CountingBloom, ExactCounts
+from freshet_serving.models.embedding.admission import AdmitAll, CountingBloom, ExactCounts
 from freshet_serving.models.embedding.id_shards import of_process, processes_of
 from freshet_serving.models.embedding.optimizer import row_optimizer
 from freshet_serving.models.embedding.variable import EmbeddingVariable
-from freshet_serving.models.parallel.duties import DUTIES, PARTS
+from freshet_serving.models.parallel.commands import HANDLERS, PARTS
 from freshet_serving.models.parallel.gathered_table import GatheredTable
 from freshet_serving.processor.errors import Corrupt
 
 FILTERS = {
-    "always": lambda shards: Always(),
+    "always": lambda shards: AdmitAll(),
     "counts": lambda shards: ExactCounts(2),
     "bloom": lambda shards: CountingBloom(2, 40, 0.01, shards),
 }
@@ -30,9 +30,9 @@ class Shares:
             own = {"t": make_table(FILTERS[admission](of_process(n, processes)))}
             self.trainers.append(type("Rank", (), {"own": own})())
 
-    def ask(self, operation, number=0, given=None):
+    def call_all(self, operation, number=0, given=None):
         each = given or [[]] * self.processes
-        return [DUTIES[operation](trainer, number, list(arrays)) for trainer, arrays in zip(self.trainers, each)]
+        return [HANDLERS[operation](trainer, number, list(arrays)) for trainer, arrays in zip(self.trainers, each)]
 
     def insert(self, ids):
         owners = processes_of(ids, self.processes)
@@ -102,7 +102,7 @@ def test_what_some_processes_saved_is_restored_by_others(admission, before, afte
 
 
 def test_rows_of_somebody_else_reach_who_has_their_ids():
-    shares, one = Shares(3, "always"), make_table(Always())
+    shares, one = Shares(3, "always"), make_table(AdmitAll())
     ids = np.arange(30)
     for table in (one, gathered(shares)):
         if table is not one:

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from freshet_serving.models.parallel.rank_loop import Lead
+from freshet_serving.models.parallel.rank_loop import LeadTrainerFactory
 from freshet_serving.models.training.checkpoint import Checkpoints, RunState
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.errors import BadInput
@@ -66,7 +66,7 @@ def test_weights_that_the_run_puts_into_the_network_are_everywhere_before_the_ne
     with Together(3, *given) as many:
         for trainer in (one, many):
             trainer.learn(batch)
-            trainer.dense.begin_at([1.5])
+            trainer.dense.set_initial_bias([1.5])
         assert np.allclose(many.score(batch.columns), one.score(batch.columns), atol=1e-6)
         weights = {name: 0.5 * weight for name, weight in one.dense.weights().items()}
         for trainer in (one, many):
@@ -93,6 +93,6 @@ def test_what_is_wrong_with_rows_of_another_process_is_rank_0s_error():
 
 def test_a_run_that_ends_before_it_has_a_trainer_ends_the_others():
     ranks = thread_ranks(2)
-    Lead(*ranks[:1], thread_ranks(2)[0]).close("no file")
+    LeadTrainerFactory(*ranks[:1], thread_ranks(2)[0]).close("no file")
     with pytest.raises(BadInput, match="no file"):
         ranks[1].receive(0)

@@ -34,9 +34,9 @@ sys.exit(launch(int(sys.argv[1]), [sys.executable, "-c", sys.argv[2]]))
 RANK = """
 import os, sys, time
 from freshet_serving.models.parallel.mpi_ranks import MpiRanks
-from freshet_serving.models.parallel.roll import Present
+from freshet_serving.models.parallel.liveness import LivenessClient
 ranks = MpiRanks()
-present = Present(ranks.rank)
+present = LivenessClient(ranks.rank)
 if ranks.rank == 0:
     pids = [*(int(ranks.receive(of).view("i8")[0]) for of in range(1, ranks.size)), os.getpid()]
     os.write(1, " ".join(["pids", *map(str, pids)]).encode() + b"\\n")

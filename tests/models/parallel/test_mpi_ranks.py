@@ -35,7 +35,7 @@ print("done", flush=True)
 FAILING = """
 import numpy as np
 from freshet_serving.models.parallel.mpi_ranks import MpiRanks
-from freshet_serving.models.parallel.ranks import Failed
+from freshet_serving.models.parallel.ranks import RankFailed
 
 ranks = MpiRanks()
 if ranks.rank == 1:
@@ -45,7 +45,7 @@ else:
     for wanted in ("no more of this", "x" * 2000):
         try:
             ranks.swap([np.zeros(5, np.uint8)] * ranks.size) if ranks.rank == 0 else ranks.receive(1)
-        except Failed as failed:
+        except RankFailed as failed:
             assert str(failed) == wanted
             print("heard", flush=True)
 """

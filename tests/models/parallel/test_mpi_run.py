@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 pytest.importorskip("mpi4py", reason="several processes need the mpi extra")
 
+from freshet_serving.models.parallel.liveness import SOCKET
 from freshet_serving.models.parallel.mpi_launch import mpiexec
 from freshet_serving.models.parallel.mpi_run import refuse_processes, started_by_mpi
-from freshet_serving.models.parallel.roll import SOCKET
-from freshet_serving.processor.chain.contents import Contents
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import VersionContents
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.parallel.clicks import write_clicks
 from tests.models.parallel.starting import PATIENCE_S, ROOT, run_ranks
 
@@ -31,10 +31,10 @@ def train(config, *options, status=0):
 def held(repository):
     """What the newest generation holds, and its name."""
     version = Repository(repository).version("clicks")
-    ledger = Ledger.of(version, whole=True)
-    contents = Contents(version, ledger, ledger.history.head)
+    change_log = ChangeLog.of(version, whole=True)
+    contents = VersionContents(version, change_log, change_log.history.head)
     tables = {table.name: contents.table(table.name) for table in version.manifest.tables}
-    return ledger.history.head.step, tables, contents.dense
+    return change_log.history.head.step, tables, contents.dense
 
 
 def auc_of(done):

@@ -6,7 +6,7 @@ import pytest
 from freshet_serving.models.parallel.batch_slices import encoded
 from freshet_serving.models.parallel.lead_trainer import NO_MORE, unnumbered
 from freshet_serving.models.parallel.rank_loop import KEPT, ArrivingBatches, serve
-from freshet_serving.models.parallel.ranks import Failed
+from freshet_serving.models.parallel.ranks import RankFailed
 from freshet_serving.models.pipeline.step_profile import StepProfile
 from freshet_serving.processor.errors import BadInput
 from tests.models.parallel.fakes import thread_ranks
@@ -17,7 +17,7 @@ LABEL = np.array([0, 1], np.float32)
 class Plan:
     """Binds what is not negative."""
 
-    def bind(self, columns):
+    def bind_inputs(self, columns):
         if columns["user"][0] < 0:
             raise BadInput("user: no")
         return columns["user"].tolist()
@@ -66,7 +66,7 @@ def test_a_lead_that_fails_is_heard_by_who_waits_for_a_batch():
     ranks = thread_ranks(2)
     batches = ArrivingBatches(ranks[1], Trainer())
     ranks[0].fail("gone")
-    with pytest.raises(Failed, match="gone"):
+    with pytest.raises(RankFailed, match="gone"):
         batches.take(1)
 
 
@@ -80,8 +80,8 @@ def test_an_error_of_a_rank_is_told_to_all():
     ranks, batches = thread_ranks(3), thread_ranks(3)
     # No description of a trainer.
     ranks[0].send(1, np.zeros(0, np.uint8))
-    with pytest.raises(Failed, match="process 1: ValueError"):
+    with pytest.raises(RankFailed, match="process 1: ValueError"):
         serve(ranks[1], batches[1])
     for other in (0, 2):
-        with pytest.raises(Failed, match="process 1: ValueError"):
+        with pytest.raises(RankFailed, match="process 1: ValueError"):
             ranks[other].receive(1)

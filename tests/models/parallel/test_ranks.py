@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from freshet_serving.models.parallel.ranks import DTYPES, Failed, packed, receive_arrays, send_arrays, unpacked
+from freshet_serving.models.parallel.ranks import DTYPES, RankFailed, packed, receive_arrays, send_arrays, unpacked
 from freshet_serving.processor.errors import Corrupt
 from tests.models.parallel.fakes import on_each, thread_ranks
 
@@ -60,5 +60,5 @@ def test_a_rank_that_fails_is_heard_by_whoever_waits_for_it():
     ranks = thread_ranks(3)
     ranks[1].fail("no more")
     for other in (0, 2):
-        with pytest.raises(Failed, match="no more"):
+        with pytest.raises(RankFailed, match="no more"):
             ranks[other].receive(1)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from freshet_serving.models.pipeline.step_profile import Spent, StepProfile, overlap
+from freshet_serving.models.pipeline.step_profile import StageTime, StepProfile, overlap
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_a_stage_has_the_clocks_seconds_and_those_of_its_threads(ticks):
     with profile.timed("look up"):
         pass
     # perf 0, thread 1, thread 2, perf 3.
-    assert profile.measured()["look up"] == Spent(3.0, 1.0 + 7.0, 1)
+    assert profile.measured()["look up"] == StageTime(3.0, 1.0 + 7.0, 1)
 
 
 def test_what_runs_ahead_meanwhile_is_not_the_steps(ticks):
@@ -30,20 +30,20 @@ def test_what_runs_ahead_meanwhile_is_not_the_steps(ticks):
     with profile.timed_process("step"), profile.timed("transform"):
         pass
     # perf 0, process 1; of the transform perf 2, thread 3, thread 4, perf 5; process 6, perf 7.
-    spent = profile.measured()
-    assert spent["transform"] == Spent(3.0, 1.0, 1)
-    assert spent["step"] == Spent(7.0, 5.0 - 1.0, 1)
+    stage_times = profile.measured()
+    assert stage_times["transform"] == StageTime(3.0, 1.0, 1)
+    assert stage_times["step"] == StageTime(7.0, 5.0 - 1.0, 1)
 
 
 def test_waiting_is_counted_for_every_item_and_the_end(ticks):
     profile = StepProfile(lambda: 0.0)
     assert list(profile.waited(iter("ab"))) == ["a", "b"]
-    assert profile.measured()["wait"] == Spent(3.0, 0.0, 3)
+    assert profile.measured()["wait"] == StageTime(3.0, 0.0, 3)
 
 
 def test_overlap_is_1_where_every_core_is_at_work_all_the_time():
-    spent = {name: Spent(1.0, 2.0, 1) for name in ("wait", "look up", "step", "update")}
-    spent |= {"read": Spent(9.0, 0.0, 1), "transform": Spent(9.0, 0.0, 1)}
-    assert overlap(spent, 2) == 1.0
-    assert overlap(spent, 4) == 2.0
-    assert math.isnan(overlap({name: Spent() for name in spent}, 2))
+    stage_times = {name: StageTime(1.0, 2.0, 1) for name in ("wait", "look up", "step", "update")}
+    stage_times |= {"read": StageTime(9.0, 0.0, 1), "transform": StageTime(9.0, 0.0, 1)}
+    assert overlap(stage_times, 2) == 1.0
+    assert overlap(stage_times, 4) == 2.0
+    assert math.isnan(overlap({name: StageTime() for name in stage_times}, 2))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from freshet_serving.models.publishing.publisher import Publisher
-from freshet_serving.processor.chain.ledger import Ledger
-from freshet_serving.processor.errors import BadInput, StandsOnUndone
+from freshet_serving.processor.errors import BadInput, ParentRolledBack
 from freshet_serving.processor.package.delta import read_delta
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.publishing.keras_models import assert_served_is, make_data, make_model, parts_of
 
 # What Keras itself does when it saves a model.
@@ -103,7 +103,7 @@ def test_a_rollback_during_training_is_taken_into_the_model(repository, model):
     fit(model, callback)
     before = Publisher(repository, "ctr").served().table("item_rows.embeddings")[1]
     fit(model, callback, seed=1)
-    Ledger.of(Repository(repository).version("ctr")).rollback(4)
+    ChangeLog.of(Repository(repository).version("ctr")).rollback(4)
 
     callback.publish()
 
@@ -140,11 +140,11 @@ def test_a_model_can_begin_with_what_is_served(repository, model, imported):
     publisher = Publisher(repository, "ctr")
     fit(model, publisher.keras())
     steps = publisher.generation.step
-    Ledger.of(Repository(repository).version("ctr")).rollback(0)
+    ChangeLog.of(Repository(repository).version("ctr")).rollback(0)
 
     again = keras.saving.load_model(imported[1])
     again.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
-    with pytest.raises(StandsOnUndone, match="say what the weights stand on"):
+    with pytest.raises(ParentRolledBack, match="say what the weights stand on"):
         fit(again, Publisher(repository, "ctr").keras())
     again.get_layer("score").bias.assign([5.0])
     callback = Publisher(repository, "ctr").keras(begin="served", every_batches=1000)

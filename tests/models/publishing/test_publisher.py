@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from freshet_serving import BadInput, NotFound, Publisher, StandsOnUndone
-from freshet_serving.processor.chain.damage import repair
-from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving import BadInput, NotFound, ParentRolledBack, Publisher
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import read_delta, write_delta
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.damage import repair
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.packages import make_delta, make_weights, row_of, rows_of, tag_id, write_package
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +29,7 @@ def publisher(folder):
 
 
 def ledger_of(publisher):
-    return Ledger.of(Repository(publisher._version.folder.parents[1]).version("small"))
+    return ChangeLog.of(Repository(publisher._version.folder.parents[1]).version("small"))
 
 
 def served(publisher, table="user"):
@@ -162,7 +162,7 @@ def test_after_a_rollback_it_waits_until_what_was_undone_is_put_back(publisher):
         )
     ledger_of(publisher).rollback(1)
 
-    with pytest.raises(StandsOnUndone, match=r"1\.3 was rolled back, 1\.1 is served: take undone\(\)"):
+    with pytest.raises(ParentRolledBack, match=r"1\.3 was rolled back, 1\.1 is served: take undone\(\)"):
         publisher.publish(rows={"user": ([5], rows_of([5], 5))})
     undone = publisher.undone()
 
@@ -182,9 +182,9 @@ def test_after_a_repair_it_puts_back_what_was_cut(publisher):
         publisher.publish(rows={"user": ([step, 90 + step], rows_of([step, 90 + step], step))})
     path = publisher._version.folder / "chain" / "0000000002.json"
     path.write_bytes(path.read_bytes()[:-9])
-    repair(Ledger(Repository(publisher._version.folder.parents[1]).version("small")), 2)
+    repair(ChangeLog(Repository(publisher._version.folder.parents[1]).version("small")), 2)
 
-    with pytest.raises(StandsOnUndone, match=r"1\.3 was rolled back, 1\.1 is served: take undone\(\)"):
+    with pytest.raises(ParentRolledBack, match=r"1\.3 was rolled back, 1\.1 is served: take undone\(\)"):
         publisher.publish(rows={"user": ([5], rows_of([5], 5))})
     undone = publisher.undone()
     assert (str(undone.generation), str(undone.undone)) == ("1.1", "1.3")
@@ -196,10 +196,10 @@ def test_after_a_repair_it_puts_back_what_was_cut(publisher):
 
 def test_an_undone_delta_that_is_applied_again_is_nothing_to_put_back(publisher):
     publisher.publish(rows={"user": ([1], rows_of([1], 1))})
-    ledger = ledger_of(publisher)
-    delta = ledger.read_delta(ledger.history.head)
-    ledger.rollback(0)
-    ledger.publish(delta)
+    change_log = ledger_of(publisher)
+    delta = change_log.read_delta(change_log.history.head)
+    change_log.rollback(0)
+    change_log.publish(delta)
     assert publisher.undone() is None
     assert publisher.publish(rows={"user": ([2], rows_of([2], 1))}) == Generation(1, 2)
 
@@ -237,7 +237,7 @@ def test_whoever_starts_anew_after_a_rollback_says_what_they_stand_on(publisher)
     saved, generation = whole(publisher), str(publisher.generation)
     ledger_of(publisher).rollback(0)
 
-    with pytest.raises(StandsOnUndone, match=r"what followed 1\.0 was rolled back, and nothing was published since"):
+    with pytest.raises(ParentRolledBack, match=r"what followed 1\.0 was rolled back, and nothing was published since"):
         Publisher(root, "small").publish_difference(saved)
     again = Publisher(root, "small", generation=generation)
     undone = again.undone()

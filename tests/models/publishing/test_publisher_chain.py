@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from freshet_serving.models.publishing.publisher import Publisher
-from freshet_serving.processor.chain.contents import stored
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import stored
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.packages import make_delta, make_weights, row_of, write_package
 
 KEYS = st.integers(0, 24)
@@ -37,8 +37,8 @@ class Trainer(RuleBasedStateMachine):
         if hasattr(self, "folder"):
             self.folder.cleanup()
 
-    def ledger(self):
-        return Ledger.of(Repository(self.folder.name).version("small"))
+    def change_log(self):
+        return ChangeLog.of(Repository(self.folder.name).version("small"))
 
     @rule(keys=st.sets(KEYS, max_size=4), removed=st.sets(KEYS, max_size=2))
     def learn(self, keys, removed):
@@ -79,22 +79,22 @@ class Trainer(RuleBasedStateMachine):
 
     @rule(back=st.integers(1, 4))
     def roll_back(self, back):
-        ledger = self.ledger()
-        line = ledger.history.line()
-        ledger.rollback(line[max(0, len(line) - 1 - back)].step)
+        change_log = self.change_log()
+        line = change_log.history.line()
+        change_log.rollback(line[max(0, len(line) - 1 - back)].step)
 
     @precondition(lambda self: not self.publisher_is_behind())
     @rule(tag=st.integers(1, 3))
     def somebody_drops_a_file(self, tag):
         """Of another table: two who train the same rows have no one truth."""
-        history = self.ledger().history
+        history = self.change_log().history
         step = history.top + 1
         path = Repository(self.folder.name).folder("small", 1) / "deltas" / f"{step}.safetensors"
         write_delta(path, make_delta(step, tags=["a", "new"], parent=history.head.step, tag=tag))
-        self.ledger()
+        self.change_log()
 
     def publisher_is_behind(self):
-        history = self.ledger().history
+        history = self.change_log().history
         return history.on_line(self.publisher.generation.step) is None
 
     def take_undone(self):
@@ -119,12 +119,12 @@ class Trainer(RuleBasedStateMachine):
         wanted = stored(np.array([self.rows[key] for key in keys.tolist()], np.float32).reshape(-1, 4), self.dtype)
         assert rows.tobytes() == wanted.tobytes()
         assert contents.dense[BIAS].tobytes() == self.bias.tobytes()
-        assert self.publisher.generation.step <= self.publisher._ledger.history.head.step
+        assert self.publisher.generation.step <= self.publisher._change_log.history.head.step
 
     @invariant()
     def steps_are_never_used_twice(self):
         if hasattr(self, "publisher"):
-            history = self.ledger().history
+            history = self.change_log().history
             steps = [link.step for link in history.links.values()]
             assert len(steps) == len(set(steps))
 

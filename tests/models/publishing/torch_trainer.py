@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from freshet_serving import BadInput, Publisher, StandsOnUndone
-from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving import BadInput, ParentRolledBack, Publisher
 from freshet_serving.processor.package.delta import read_delta
 from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.processor.package.version import DENSE, VersionWriter, table_file
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
 
 MODEL, DIM, USERS, TAGS = "torched", 4, 40, 30
 DENSE_SHAPES = {"fc.weight": [1, 2 * DIM], "fc.bias": [1]}
@@ -94,7 +94,7 @@ def assert_served(repository, model, without=()):
 
 
 def roll_back(repository, step):
-    Ledger.of(Repository(repository).version(MODEL)).rollback(step)
+    ChangeLog.of(Repository(repository).version(MODEL)).rollback(step)
 
 
 def optimizers(repository):
@@ -179,7 +179,7 @@ def rollback(repository):
     try:
         Publisher(repository, MODEL).torch(again)
         raise AssertionError("undone weights were taken")
-    except StandsOnUndone:
+    except ParentRolledBack:
         pass
     optimizer = torch.optim.SGD(again.parameters(), 0.5)
     hook = Publisher(repository, MODEL, generation=generation).torch(again, optimizer, every_batches=2)

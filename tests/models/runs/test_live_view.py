@@ -5,18 +5,18 @@ import io
 from rich.console import Console
 
 from freshet_serving.models.runs.live_view import LiveView, lines, live_view
-from freshet_serving.models.runs.train_metrics import Standing
+from freshet_serving.models.runs.train_metrics import RunStatus
 from freshet_serving.processor.clock import FakeClock
 
 NOW_S = 1_700_000_000.0
 
 
-def told(standing, rows_per_s=0.0):
-    return dict(lines(standing, rows_per_s, NOW_S))
+def told(status, rows_per_s=0.0):
+    return dict(lines(status, rows_per_s, NOW_S))
 
 
 def test_a_run_that_goes_well_says_how_far_how_fast_how_fresh_and_how_good():
-    standing = Standing(
+    status = RunStatus(
         position=12_345,
         version=2,
         step=30,
@@ -27,7 +27,7 @@ def test_a_run_that_goes_well_says_how_far_how_fast_how_fresh_and_how_good():
         window_calibration=1.02,
         table_rows={"user": 1_000},
     )
-    assert told(standing, 4000.0) == {
+    assert told(status, 4000.0) == {
         "rows": "12,345, 4,000 a second, caught up",
         "newest event": "3.0 s ago",
         "newest delta": "2.30, 0 h 4 min ago, 30 so far",
@@ -37,8 +37,8 @@ def test_a_run_that_goes_well_says_how_far_how_fast_how_fresh_and_how_good():
 
 
 def test_what_is_wrong_is_said_where_there_is_something():
-    standing = Standing(waiting_rows=7, rejected_rows=3, lost_rows=2, held="AUC 0.5", trouble="Redis: away")
-    found = told(standing)
+    status = RunStatus(waiting_rows=7, rejected_rows=3, lost_rows=2, held="AUC 0.5", trouble="Redis: away")
+    found = told(status)
     assert found["rows"].endswith(", 7 wait")
     assert (found["left out"], found["HELD"], found["stream"]) == ("3 not sound, 2 lost", "AUC 0.5", "Redis: away")
 
@@ -52,7 +52,7 @@ def drawn(view):
 def test_the_rate_is_that_of_the_last_seconds():
     clock, rows = FakeClock(), [0]
     view = LiveView(Console(file=io.StringIO()), clock.now_s)
-    view.standing = lambda: Standing(learned_rows=rows[0])
+    view.status = lambda: RunStatus(learned_rows=rows[0])
     for _ in range(30):
         clock.advance(1.0)
         rows[0] += 100

@@ -4,16 +4,16 @@ import re
 
 import pytest
 
-from freshet_serving.models.pipeline.step_profile import AHEAD, Spent
+from freshet_serving.models.pipeline.step_profile import AHEAD, StageTime
 from freshet_serving.models.runs.stage_bars import stage_lines, stages_svg
 
 SPENT = {
-    "read": Spent(1.0, 0.5, 10),
-    "transform": Spent(1.0, 0.5, 10),
-    "wait": Spent(0.0, 0.0, 11),
-    "look up": Spent(1.0, 2.0, 10),
-    "step": Spent(2.0, 4.0, 10),
-    "update": Spent(1.0, 1.0, 10),
+    "read": StageTime(1.0, 0.5, 10),
+    "transform": StageTime(1.0, 0.5, 10),
+    "wait": StageTime(0.0, 0.0, 11),
+    "look up": StageTime(1.0, 2.0, 10),
+    "step": StageTime(2.0, 4.0, 10),
+    "update": StageTime(1.0, 1.0, 10),
 }
 
 
@@ -37,6 +37,6 @@ def test_bars_are_as_long_as_what_they_stand_for_and_the_clock_has_no_stage_that
 
 
 def test_names_are_escaped_and_no_time_is_no_picture():
-    lines = stage_lines({"<b>": Spent(), "step": Spent(1.0, 1.0, 1)}, 1, float("nan"))
+    lines = stage_lines({"<b>": StageTime(), "step": StageTime(1.0, 1.0, 1)}, 1, float("nan"))
     assert "<b>" not in stages_svg(lines, ())
     assert stages_svg([], ()) == ""

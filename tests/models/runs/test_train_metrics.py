@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from freshet_serving.models.runs.train_metrics import COUNTERS, GAUGES, Standing, TrainMetrics, serve_metrics
+from freshet_serving.models.runs.train_metrics import COUNTERS, GAUGES, RunStatus, TrainMetrics, serve_metrics
 from freshet_serving.processor.errors import BadInput
 from tests.e2e.servers import free_port
 
@@ -22,7 +22,7 @@ def families(metrics):
 
 
 def test_where_the_run_stands_is_what_is_scraped():
-    standing = Standing(
+    status = RunStatus(
         learned_rows=10,
         position=30,
         waiting_rows=4,
@@ -38,7 +38,7 @@ def test_where_the_run_stands_is_what_is_scraped():
         window_auc=0.75,
         table_rows={"user": 9},
     )
-    found = families(TrainMetrics("ctr", lambda: standing))
+    found = families(TrainMetrics("ctr", lambda: status))
     assert found["freshet_train_rows_total"] == 10
     assert found["freshet_train_position"] == 30
     assert found["freshet_train_waiting_rows"] == 4
@@ -51,26 +51,26 @@ def test_where_the_run_stands_is_what_is_scraped():
 
 
 def test_every_family_moves_with_one_field():
-    before = Standing()
+    before = RunStatus()
     for name, _, value in (*COUNTERS, *GAUGES):
         moved = []
-        for field in dataclasses.fields(Standing):
+        for field in dataclasses.fields(RunStatus):
             other = dataclasses.replace(before, **{field.name: "x" if field.type == "str" else 1})
             moved.append(repr(value(other)) != repr(value(before)))
         assert sum(moved) == 1, name
 
 
 def test_a_scrape_asks_anew_and_a_port_that_is_taken_is_one_line():
-    standing = [Standing(learned_rows=1)]
+    status = [RunStatus(learned_rows=1)]
     port = free_port()
-    server, thread = serve_metrics(TrainMetrics("ctr", lambda: standing[0]), "127.0.0.1", port)
+    server, thread = serve_metrics(TrainMetrics("ctr", lambda: status[0]), "127.0.0.1", port)
     try:
         for rows in (1, 2):
-            standing[0] = Standing(learned_rows=rows)
+            status[0] = RunStatus(learned_rows=rows)
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
                 assert f'freshet_train_rows_total{{model="ctr"}} {rows}.0' in reply.read().decode()
         with pytest.raises(BadInput, match=rf"--metrics-port: a free port of 127.0.0.1 wanted, got {port}"):
-            serve_metrics(TrainMetrics("ctr", lambda: standing[0]), "127.0.0.1", port)
+            serve_metrics(TrainMetrics("ctr", lambda: status[0]), "127.0.0.1", port)
     finally:
         server.shutdown()
         server.server_close()

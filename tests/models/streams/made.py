@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 
 from freshet_serving.models.data.canonical import CanonicalColumns
 from freshet_serving.models.data.source import Field, Schema
-from freshet_serving.models.streams.arrived_rows import TableRows
-from freshet_serving.models.streams.stream import Segment, Unread
+from freshet_serving.models.streams.stream import Segment, StreamBacklog
+from freshet_serving.models.streams.stream_rows import TableRows
 from freshet_serving.processor.columns import Ragged, Strings
 
 FIELDS = (Field("user", "id"), Field("price", "float"), Field("city", "string"), Field("tags", "ids"))
@@ -93,11 +93,11 @@ class ListStream:
         for batch in made.to_batches(max_chunksize=7):
             yield TableRows(batch, columns, "list", 0)
 
-    def forgets(self, segment):
+    def can_forget(self, segment):
         return True
 
-    def unread(self):
-        return Unread(sum(segment.rows for segment in self.come[self._taken :]))
+    def backlog(self):
+        return StreamBacklog(sum(segment.rows for segment in self.come[self._taken :]))
 
     def close(self):
         self.closed = True

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.models.streams import followed_source
 from freshet_serving.models.streams.followed_source import FollowedSource
-from freshet_serving.models.streams.stream import Unread
+from freshet_serving.models.streams.stream import StreamBacklog
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput
@@ -45,10 +45,10 @@ def test_rows_that_are_not_sound_keep_their_numbers_and_nobody_has_them(tmp_path
     sound = [n for n in range(total) if n not in bad]
     source = opened(tmp_path, stream)
     assert users(source.batches(rows)) == [(n, n) for n in sound]
-    assert source.intake().rejected == total - len(sound)
+    assert source.ingest_status().rejected == total - len(sound)
     start = data.draw(st.integers(0, total))
     assert users(source.batches(rows, start)) == [(n, n) for n in sound if n >= start]
-    assert source.intake().rejected == total - len(sound)
+    assert source.ingest_status().rejected == total - len(sound)
 
 
 def test_what_comes_is_given_when_a_batch_is_full_or_has_waited_long_enough(tmp_path):
@@ -106,7 +106,7 @@ def test_some_rows_that_are_not_sound_are_told_and_no_more(tmp_path, monkeypatch
     stream.send(200)
     source = opened(tmp_path, stream)
     list(source.batches(8))
-    assert source.intake().why.startswith("column 'user': an id wanted, got a null at row ")
+    assert source.ingest_status().why.startswith("column 'user': an id wanted, got a null at row ")
 
 
 def test_what_nobody_reads_again_is_forgotten_now_and_then(tmp_path, monkeypatch):
@@ -134,12 +134,12 @@ def test_what_happens_to_it_is_news_once(tmp_path):
     assert line.startswith(
         "1 rows are not sound and left out; the last: column 'user': an id wanted, got a null at row 2"
     )
-    stream.unread = lambda: Unread(lost=3, trouble="away")
+    stream.backlog = lambda: StreamBacklog(lost=3, trouble="away")
     assert source.news() == [
         "3 rows of the stream were gone before they could be read",
         "the stream cannot be read: away",
     ]
-    stream.unread = lambda: Unread(lost=3)
+    stream.backlog = lambda: StreamBacklog(lost=3)
     assert source.news() == ["the stream can be read again"]
     assert source.news() == []
 
@@ -149,5 +149,5 @@ def test_where_the_stream_stands_is_told(tmp_path):
     stream.send(5, 6, 7)
     arriving = (source := opened(tmp_path, stream)).arriving(5, 0)
     next(arriving)
-    intake = source.intake()
-    assert (intake.rows, intake.waiting, intake.lost, intake.trouble) == (5, 13, 0, "")
+    ingest_status = source.ingest_status()
+    assert (ingest_status.rows, ingest_status.waiting, ingest_status.lost, ingest_status.trouble) == (5, 13, 0, "")

@@ -8,8 +8,8 @@ import pytest
 
 from freshet_serving.models.data.decoding_child import FRAME_NBYTES
 from freshet_serving.models.streams import growing_folder
-from freshet_serving.models.streams.arrived_rows import Rejected
 from freshet_serving.models.streams.growing_folder import GrowingFolder
+from freshet_serving.models.streams.stream_rows import RejectedRows
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput
 from tests.models.streams.made import SCHEMA, write_parquet
@@ -57,10 +57,10 @@ def test_a_file_that_never_becomes_whole_is_told_of(tmp_path):
     folder = Folder(tmp_path)
     (tmp_path / "half.parquet").write_bytes(b"PAR1 and then nothing")
     folder.poll()
-    assert folder.stream.unread().trouble == ""
+    assert folder.stream.backlog().trouble == ""
     folder.clock.advance(growing_folder.UNFINISHED_S)
     folder.poll()
-    assert folder.stream.unread().trouble == "half.parquet: no whole Parquet file, and it does not grow"
+    assert folder.stream.backlog().trouble == "half.parquet: no whole Parquet file, and it does not grow"
 
 
 def test_hidden_files_and_others_are_passed_over(tmp_path):
@@ -82,7 +82,7 @@ def test_a_file_that_was_taken_and_changed_is_told_of_and_not_read_again(tmp_pat
     (segment,) = folder.poll()
     write_parquet(tmp_path / "a.parquet", 0, 300)
     assert folder.poll() == []
-    assert "a.parquet: was read and has changed since" in folder.stream.unread().trouble
+    assert "a.parquet: was read and has changed since" in folder.stream.backlog().trouble
     with pytest.raises(BadInput, match=r"a.parquet: the file as it was when it was first read wanted"):
         list(folder.stream.read(segment))
     (tmp_path / "a.parquet").unlink()
@@ -94,9 +94,9 @@ def test_a_segment_is_forgotten_with_its_file_and_the_name_may_come_again(tmp_pa
     write_parquet(tmp_path / "a.parquet", 0, 3)
     folder = Folder(tmp_path)
     (segment,) = folder.poll()
-    assert not folder.stream.forgets(segment)
+    assert not folder.stream.can_forget(segment)
     (tmp_path / "a.parquet").unlink()
-    assert folder.stream.forgets(segment)
+    assert folder.stream.can_forget(segment)
     write_parquet(tmp_path / "a.parquet", 3, 2)
     assert names(folder.poll()) == [("a.parquet", 2)]
 
@@ -128,11 +128,11 @@ def test_a_bad_file_is_set_aside_and_those_behind_it_are_read(tmp_path, kind):
     write_parquet(tmp_path / "c.parquet", 0, 4)
 
     assert names(folder.poll()) == [("c.parquet", 4)]
-    unread = folder.stream.unread()
-    assert (unread.aside, unread.trouble) == (1, "")
-    assert "b.parquet" in unread.why_aside or "other" in unread.why_aside
+    backlog = folder.stream.backlog()
+    assert (backlog.aside, backlog.trouble) == (1, "")
+    assert "b.parquet" in backlog.why_aside or "other" in backlog.why_aside
     assert folder.poll() == []
-    assert folder.stream.unread().aside == 1
+    assert folder.stream.backlog().aside == 1
     bad.unlink()
     write_parquet(bad, 0, 2)
     assert names(folder.poll()) == [("b.parquet", 2)]
@@ -142,7 +142,7 @@ def test_a_folder_named_like_a_file_is_no_file(tmp_path):
     write_parquet(tmp_path / "day.parquet" / "part-0.parquet", 0, 2)
     folder = Folder(tmp_path)
     assert names(folder.poll()) == [("day.parquet/part-0.parquet", 2)]
-    assert folder.stream.unread().aside == 0
+    assert folder.stream.backlog().aside == 0
 
 
 def test_a_damaged_page_rejects_its_rows_and_no_others(tmp_path):
@@ -158,7 +158,7 @@ def test_a_damaged_page_rejects_its_rows_and_no_others(tmp_path):
 
     parts = list(folder.stream.read(segment))
     assert sum(len(part) for part in parts) == 40_000
-    assert sum(len(part) for part in parts if isinstance(part, Rejected)) == 20_000
+    assert sum(len(part) for part in parts if isinstance(part, RejectedRows)) == 20_000
     assert parts[-1].damage
     assert [len(part) for part in folder.stream.read(segment)] == [len(part) for part in parts]
 

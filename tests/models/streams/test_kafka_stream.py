@@ -87,9 +87,9 @@ def test_what_is_no_row_is_left_out_and_counted(cluster, tmp_path):
     source = opened(cluster, tmp_path, endless=True)
     found = [row["user"] for batch in take(source, 6) for row in said(batch)]
     assert found == list(range(6))
-    intake = source.intake()
-    assert (intake.rows, intake.rejected) == (8, 2)
-    assert "offset 4 of partition 1 of clicks" in intake.why
+    ingest_status = source.ingest_status()
+    assert (ingest_status.rows, ingest_status.rejected) == (8, 2)
+    assert "offset 4 of partition 1 of clicks" in ingest_status.why
     source.close()
 
 

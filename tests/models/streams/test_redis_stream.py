@@ -59,9 +59,9 @@ def test_an_entry_may_be_many_rows_and_one_that_is_not_sound_is_left_out(server,
         client.xadd("clicks", cells_of(rows_of(22, 1)[0]))
     source = opened(server, tmp_path, endless=False)
     assert users(source.batches(64)) == [(n, n) for n in range(20)] + [(22, 22)]
-    intake = source.intake()
-    assert (intake.rows, intake.rejected) == (23, 2)
-    assert "a JSON object, a list of them or an Arrow stream wanted" in intake.why
+    ingest_status = source.ingest_status()
+    assert (ingest_status.rows, ingest_status.rejected) == (23, 2)
+    assert "a JSON object, a list of them or an Arrow stream wanted" in ingest_status.why
     source.close()
 
 
@@ -72,13 +72,13 @@ def test_what_was_trimmed_before_it_was_read_is_counted_as_lost(server, tmp_path
         client.xtrim("clicks", maxlen=20, approximate=False)
     source = opened(server, tmp_path, clock, endless=False)
     assert users(source.batches(64)) == [(n, n + 10) for n in range(20)]
-    assert source.intake().lost == 0
+    assert source.ingest_status().lost == 0
     add(server, 30, 30)
     with server.client() as client:
         client.xtrim("clicks", maxlen=5, approximate=False)
     clock.advance(2.0)
     assert users(source.batches(64, 20)) == [(n, n + 35) for n in range(20, 25)]
-    assert source.intake().lost == 25
+    assert source.ingest_status().lost == 25
     source.close()
 
 
@@ -103,12 +103,12 @@ def test_an_outage_is_told_and_what_came_after_it_is_read(server, tmp_path):
     assert users([next(arriving)]) == [(n, n) for n in range(10)]
     server.kill()
     assert next(arriving) is None
-    assert source.intake().trouble == "Redis: none: it cannot be reached"
+    assert source.ingest_status().trouble == "Redis: none: it cannot be reached"
     server.start()
     add(server, 10, 10)
     found = [next(arriving) for _ in range(100)]
     assert users([batch for batch in found if batch is not None]) == [(n, n) for n in range(10, 20)]
-    assert source.intake().trouble == ""
+    assert source.ingest_status().trouble == ""
     source.close()
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.models.streams.stream import Caller, Segment
+from freshet_serving.models.streams.stream import ErrorContext, Segment
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.errors import BadInput, Corrupt
 
@@ -78,11 +78,11 @@ def test_a_journal_of_another_stream_is_refused_and_begun_anew_when_asked(tmp_pa
 
 def test_a_refusal_names_what_the_caller_calls_the_stream(tmp_path):
     opened(tmp_path).append(segments([3]))
-    caller = Caller("--outcomes", "a join into another --out begins")
+    context = ErrorContext("--outcomes", "a join into another --out begins")
     with pytest.raises(
         BadInput, match=r"^--outcomes: a folder wanted, .*; a join into another --out begins with another"
     ):
-        StreamJournal(tmp_path / "stream.journal", "a topic", caller=caller)
+        StreamJournal(tmp_path / "stream.journal", "a topic", context=context)
 
 
 def test_a_file_that_is_no_journal_is_refused(tmp_path):

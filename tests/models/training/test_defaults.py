@@ -121,7 +121,7 @@ def test_a_small_table_with_a_plain_signal_is_learned_in_one_epoch(share):
 
     settings = chosen(config.train, config.features, learned)
     trainer = Trainer(draft(config, {}), settings, config.network)
-    trainer.dense.begin_at([float(np.log(share / (1 - share)))])
+    trainer.dense.set_initial_bias([float(np.log(share / (1 - share)))])
     for first in range(0, learned, settings.batch_rows):
         trainer.learn(batch.slice(first, min(learned, first + settings.batch_rows)))
 

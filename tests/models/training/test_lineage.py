@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from freshet_serving.models.config.train_config import Beginning
+from freshet_serving.models.config.train_config import StartOptions
 from freshet_serving.models.training import checkpoint as saving
 from freshet_serving.models.training.loop import TrainingRun
-from freshet_serving.processor.chain.contents import Contents, stored
-from freshet_serving.processor.chain.damage import repair
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.errors import Conflict, NotReady
 from freshet_serving.processor.generation import UNDO_DEPTH, Generation
 from freshet_serving.processor.package.delta import Delta, TableDelta, stream_delta
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import VersionContents, stored
+from freshet_serving.processor.repository.log.damage import repair
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.training.streams import MixedSource, differing, make_config, snapshot, spread
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
@@ -51,7 +51,9 @@ def config(repository, snapshot_after=0, **options):
 def start(repository, replay=False, rows=ROWS, **options):
     """A run that has published its version, or has resumed -> (the run, its stream, its notes)."""
     heard = Heard()
-    run = TrainingRun(config(repository, **options), MixedSource(rows), reporter=heard, beginning=Beginning(replay))
+    run = TrainingRun(
+        config(repository, **options), MixedSource(rows), reporter=heard, start_options=StartOptions(replay)
+    )
     run.full()
     return run, run.stream(), heard.notes
 
@@ -61,7 +63,7 @@ def advance(stream, count):
 
 
 def chain(repository, version=1):
-    return Ledger.of(Repository(repository).version("mixed", version), whole=True)
+    return ChangeLog.of(Repository(repository).version("mixed", version), whole=True)
 
 
 def roll_back(repository, step):
@@ -71,8 +73,8 @@ def roll_back(repository, step):
 def assert_at_head(run, dtype="float32"):
     """The trainer holds what the newest generation of the chain holds, to the bit."""
     version = Repository(run.config.publish.repository).version("mixed", run.state.version)
-    ledger = Ledger.of(version)
-    contents = Contents(version, ledger, ledger.history.head)
+    change_log = ChangeLog.of(version)
+    contents = VersionContents(version, change_log, change_log.history.head)
     for name, table in run.trainer.tables.items():
         keys, rows = contents.table(name)
         held = table.export()
@@ -84,22 +86,24 @@ def assert_at_head(run, dtype="float32"):
 
 def foreign(repository, dense=False):
     """Publishes a delta that no trainer made."""
-    ledger = chain(repository)
-    head, manifest = ledger.history.head, ledger.manifest
-    keys = np.sort(spread([1, 3, 500 + ledger.history.top]))
-    rows = np.full((3, 4), 0.25 + ledger.history.top / 64, np.float32)
+    change_log = chain(repository)
+    head, manifest = change_log.history.head, change_log.manifest
+    keys = np.sort(spread([1, 3, 500 + change_log.history.top]))
+    rows = np.full((3, 4), 0.25 + change_log.history.top / 64, np.float32)
     tables = {"user": TableDelta(keys, rows, spread([2]))}
     weights = {}
     if dense:
         name = min(manifest.dense)
         weights = {name: np.full(manifest.dense[name], 0.125, np.float32)}
-    return ledger.publish(Delta("mixed", 1, ledger.history.top + 1, head.step, tables, weights, published_at=1.0))
+    return change_log.publish(
+        Delta("mixed", 1, change_log.history.top + 1, head.step, tables, weights, published_at=1.0)
+    )
 
 
 def damage(repository, number):
     folder = repository / "mixed" / "1" / "chain"
     (folder / f"{number:010}.json").write_bytes(b"{}")
-    return repair(Ledger(Repository(repository).version("mixed", 1)), number)
+    return repair(ChangeLog(Repository(repository).version("mixed", 1)), number)
 
 
 def test_after_a_repair_the_trainer_goes_on_from_the_last_good_generation(tmp_path):
@@ -200,10 +204,10 @@ def test_a_chunk_that_was_not_published_before_the_rollback_is_not_skipped(tmp_p
 def test_undone_and_done_again_by_others_the_trainer_stays_where_it_is(tmp_path):
     run, stream, notes = start(tmp_path)
     advance(stream, 3)
-    ledger = chain(tmp_path)
-    third = ledger.read_delta(ledger.history.head)
-    ledger.rollback(2)
-    ledger.publish(third)
+    change_log = chain(tmp_path)
+    third = change_log.read_delta(change_log.history.head)
+    change_log.rollback(2)
+    change_log.publish(third)
 
     assert advance(stream, 1) == ["1.4"]
 
@@ -230,15 +234,15 @@ def test_what_somebody_else_publishes_is_taken_in_and_built_upon(tmp_path, dense
 def test_somebody_who_publishes_between_look_and_commit_is_built_upon(tmp_path, monkeypatch):
     run, stream, _ = start(tmp_path)
     advance(stream, 1)
-    publish, calls = Ledger.publish, []
+    publish, calls = ChangeLog.publish, []
 
-    def slow(ledger, delta):
+    def slow(change_log, delta):
         if not calls:
             calls.append(1)
             foreign(tmp_path)
-        return publish(ledger, delta)
+        return publish(change_log, delta)
 
-    monkeypatch.setattr(Ledger, "publish", slow)
+    monkeypatch.setattr(ChangeLog, "publish", slow)
     assert advance(stream, 1) == ["1.3"]
     assert_at_head(run)
 
@@ -246,10 +250,10 @@ def test_somebody_who_publishes_between_look_and_commit_is_built_upon(tmp_path, 
 def test_a_chain_that_refuses_without_moving_is_told_and_not_asked_for_ever(tmp_path, monkeypatch):
     _, stream, _ = start(tmp_path)
 
-    def refuse(ledger, delta):
+    def refuse(change_log, delta):
         raise Conflict("delta: no")
 
-    monkeypatch.setattr(Ledger, "publish", refuse)
+    monkeypatch.setattr(ChangeLog, "publish", refuse)
     with pytest.raises(Conflict, match="delta: no"):
         next(stream)
 
@@ -268,14 +272,14 @@ def test_killed_between_increment_and_delta_the_next_run_publishes_the_very_byte
     advance(stream, 2)
     wanted = []
 
-    def die(ledger, delta):
+    def die(change_log, delta):
         file = io.BytesIO()
         stream_delta(file, delta)
         wanted.append(file.getvalue())
         raise NotReady("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "publish", die)
+        patch.setattr(ChangeLog, "publish", die)
         with pytest.raises(NotReady):
             next(stream)
     files = len(list((tmp_path / "a" / ".checkpoints" / "mixed").iterdir()))
@@ -293,7 +297,7 @@ def test_killed_between_increment_and_delta_the_next_run_does_what_the_records_s
     _, stream, _ = start(tmp_path)
     advance(stream, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "publish", lambda *_: (_ for _ in ()).throw(NotReady("killed here")))
+        patch.setattr(ChangeLog, "publish", lambda *_: (_ for _ in ()).throw(NotReady("killed here")))
         with pytest.raises(NotReady):
             next(stream)
     foreign(tmp_path) if meanwhile == "foreign" else roll_back(tmp_path, 1)
@@ -388,7 +392,7 @@ def test_after_so_many_deltas_the_chain_is_folded_and_a_rollback_starts_the_coun
 def test_a_snapshot_that_cannot_be_written_does_not_stop_the_trainer(tmp_path, monkeypatch):
     run, stream, notes = start(tmp_path, snapshot_after=1)
     monkeypatch.setattr(
-        "freshet_serving.models.training.lineage.fold", lambda *_: (_ for _ in ()).throw(NotReady("snapshot: full"))
+        "freshet_serving.models.training.lineage.compact", lambda *_: (_ for _ in ()).throw(NotReady("snapshot: full"))
     )
     assert advance(stream, 2) == ["1.1", "1.2"]
     assert notes[-1] == "no snapshot this time: snapshot: full"
@@ -442,7 +446,7 @@ def test_a_repository_that_is_away_is_waited_for_and_nothing_is_published_twice(
     run, stream, _ = start(tmp_path)
     advance(stream, 1)
     lineage, waited = run._open_chain(), []
-    ledger, publish, look = lineage._ledger, lineage._ledger.publish, lineage._ledger.look
+    change_log, publish, look = lineage._change_log, lineage._change_log.publish, lineage._change_log.look
     outage = [3]
 
     def away(act, *arguments):
@@ -455,9 +459,9 @@ def test_a_repository_that_is_away_is_waited_for_and_nothing_is_published_twice(
         return act(*arguments)
 
     monkeypatch.setattr(lineage, "_wait", waited.append)
-    monkeypatch.setattr(ledger, "publish", lambda delta: away(publish, delta))
+    monkeypatch.setattr(change_log, "publish", lambda delta: away(publish, delta))
     if not lost:
-        monkeypatch.setattr(ledger, "look", lambda: away(look))
+        monkeypatch.setattr(change_log, "look", lambda: away(look))
     else:
         outage[0] = 1
     assert advance(stream, 2) == ["1.2", "1.3"]
@@ -473,6 +477,6 @@ def test_a_run_that_ends_with_its_data_says_that_the_repository_is_away(tmp_path
     def away():
         raise NotReady("repository: the object store cannot be reached: no connection")
 
-    monkeypatch.setattr(run._open_chain()._ledger, "look", away)
+    monkeypatch.setattr(run._open_chain()._change_log, "look", away)
     with pytest.raises(NotReady, match="no connection"):
         advance(stream, 1)

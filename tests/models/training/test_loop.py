@@ -20,16 +20,16 @@ from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.publish_section import PublishConfig
 from freshet_serving.models.data.synthetic import SyntheticSource, default_features
 from freshet_serving.models.training import loop as running
-from freshet_serving.models.training import whole_config
+from freshet_serving.models.training import resolved_config
 from freshet_serving.models.training.defaults import BEFORE
 from freshet_serving.models.training.loop import TrainingRun
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import read_delta
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.processor.package.version import VersionReader, table_file
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version import VersionReader, table_file
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.models.training.streams import (
     FEATURES,
@@ -52,11 +52,11 @@ def replayed(repository, model="mixed"):
     store = Repository(repository)
     number = store.versions(model)[-1]
     version = ServedVersion(VersionReader(store.folder(model, number)), 16, SystemClock())
-    ledger = Ledger.of(version.files)
-    links = ledger.history.line()[1:]
+    change_log = ChangeLog.of(version.files)
+    links = change_log.history.line()[1:]
     assert [link.step for link in links] == list(range(1, len(links) + 1))
     for link in links:
-        version.apply(ledger.read_delta(link), link.digest)
+        version.apply(change_log.read_delta(link), link.digest)
     return version
 
 
@@ -253,14 +253,18 @@ def test_what_is_left_out_is_chosen_said_and_kept_whatever_rows_come(tmp_path):
 def test_a_transform_that_is_left_out_is_chosen_by_the_first_rows_and_kept(tmp_path, monkeypatch):
     features = [replace(f, transform="") for f in FEATURES]
     config, notes = make_config(tmp_path, features, full_rows=0, delta_rows=0), Notes()
-    monkeypatch.setattr(whole_config, "measure_transforms", lambda source, features: {"price": "log1p", "age": "none"})
+    monkeypatch.setattr(
+        resolved_config, "measure_transforms", lambda source, features: {"price": "log1p", "age": "none"}
+    )
     first = TrainingRun(config, MixedSource(ROWS), reporter=notes)
     assert notes.notes == ["defaults: log1p of price"]
     assert [f.transform for f in first.config.features] == ["none"] * 6 + ["log1p", "none"]
     assert [f.log1p for f in first.trainer.manifest.features] == [False] * 6 + [True, False]
     first.full()
 
-    monkeypatch.setattr(whole_config, "measure_transforms", lambda source, features: {"price": "none", "age": "log1p"})
+    monkeypatch.setattr(
+        resolved_config, "measure_transforms", lambda source, features: {"price": "none", "age": "log1p"}
+    )
     assert TrainingRun(config, MixedSource(ROWS)).config == first.config
 
 

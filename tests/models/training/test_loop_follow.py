@@ -15,11 +15,11 @@ from freshet_serving.models.config.guard_section import GuardConfig
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.training.loop import TrainingRun
-from freshet_serving.processor.chain.chain_record import HOLD, RELEASE
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.chain_record import HOLD, RELEASE
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
@@ -81,7 +81,7 @@ def begin(config, notes=None):
 
 def ledger_of(tmp_path):
     repository = Repository(tmp_path / "repository")
-    return Ledger.of(repository.version("ctr", repository.versions("ctr")[-1]), whole=True)
+    return ChangeLog.of(repository.version("ctr", repository.versions("ctr")[-1]), whole=True)
 
 
 def counted(run):
@@ -122,7 +122,7 @@ def test_a_delta_comes_by_time_whether_or_not_rows_go_on(tmp_path, clicks, monke
     assert run.state.position == 340
     clicks.send(10)
     assert str(next(stream)) == "1.2"
-    assert run.standing().deltas == 2
+    assert run.status().deltas == 2
     run.stop()
     assert list(stream) == []
 
@@ -269,14 +269,14 @@ def test_a_window_of_shuffled_labels_is_held_and_released_once_windows_are_in_li
     history = ledger_of(tmp_path).history
     assert (history.target.step, history.head.step) == (8, 9)
     assert history.held.startswith("window: AUC 0.")
-    assert run.standing().held.startswith("AUC 0.")
+    assert run.status().held.startswith("AUC 0.")
     clicks.send(900)
     next(stream)
     assert ledger_of(tmp_path).history.target.step == 8
     clicks.send(900)
     assert str(next(stream)) == "1.11"
     history = ledger_of(tmp_path).history
-    assert (history.target.step, history.gate, run.standing().held) == (11, None, "")
+    assert (history.target.step, history.gate, run.status().held) == (11, None, "")
     assert (len(records(tmp_path, HOLD)), len(records(tmp_path, RELEASE))) == (1, 1)
     assert notes.lines[-1] == "released: windows are in line again"
 
@@ -285,20 +285,20 @@ def test_what_somebody_rejects_takes_the_run_back_and_what_somebody_releases_is_
     run, stream, notes = judged_run(tmp_path, clicks, release_windows=0)
     clicks.send(900, flipped=True)
     next(stream)
-    assert run.standing().held
-    ledger = ledger_of(tmp_path)
-    ledger.rollback(ledger.history.gate.step, "rejected")
+    assert run.status().held
+    change_log = ledger_of(tmp_path)
+    change_log.rollback(change_log.history.gate.step, "rejected")
     clicks.send(900)
     assert str(next(stream)) == "1.10"
     assert any("1.9 was rolled back to 1.8" in note for note in notes.lines)
-    assert run.standing().held == ""
+    assert run.status().held == ""
     clicks.send(900, flipped=True)
     next(stream)
-    assert run.standing().held
+    assert run.status().held
     ledger_of(tmp_path).release("it is meant so")
     clicks.send(900, flipped=True)
     next(stream)
-    assert run.standing().held == ""
+    assert run.status().held == ""
 
 
 def test_a_gate_of_somebody_else_stays_whatever_windows_say(tmp_path, clicks):
@@ -308,7 +308,7 @@ def test_a_gate_of_somebody_else_stays_whatever_windows_say(tmp_path, clicks):
         clicks.send(900)
         next(stream)
     history = ledger_of(tmp_path).history
-    assert (history.held, history.target.step, run.standing().held) == ("a holiday", 8, "")
+    assert (history.held, history.target.step, run.status().held) == ("a holiday", 8, "")
 
 
 def test_a_guard_that_is_off_holds_nothing(tmp_path, clicks):
@@ -341,7 +341,7 @@ def test_what_held_out_rows_say_outlives_a_kill_behind_the_full_version(tmp_path
     clicks.send(900, flipped=True)
     run = begin(config)
     next(run.stream())
-    assert run.standing().held
+    assert run.status().held
 
 
 def test_a_rate_a_hundredfold_too_high_is_held_before_anybody_serves_what_it_made(tmp_path, clicks):
@@ -361,13 +361,13 @@ def test_a_rate_a_hundredfold_too_high_is_held_before_anybody_serves_what_it_mad
 
 def test_where_the_run_stands_is_told(tmp_path, clicks):
     run, _, _ = judged_run(tmp_path, clicks)
-    standing = run.standing()
-    assert (standing.position, standing.learned_rows, standing.version, standing.step) == (10200, 10200, 1, 8)
-    assert (standing.deltas, standing.versions, standing.waiting_rows) == (8, 1, 0)
-    assert standing.table_rows == {"user": 40, "item": 30}
-    assert standing.window_auc > 0.7
-    assert 0.5 < standing.window_calibration < 2
-    assert standing.published_at <= time.time()
+    status = run.status()
+    assert (status.position, status.learned_rows, status.version, status.step) == (10200, 10200, 1, 8)
+    assert (status.deltas, status.versions, status.waiting_rows) == (8, 1, 0)
+    assert status.table_rows == {"user": 40, "item": 30}
+    assert status.window_auc > 0.7
+    assert 0.5 < status.window_calibration < 2
+    assert status.published_at <= time.time()
 
 
 def test_rows_that_wait_are_looked_for_while_nothing_comes_and_a_rollback_is_followed(tmp_path, clicks, monkeypatch):

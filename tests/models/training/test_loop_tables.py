@@ -9,17 +9,17 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.table_sections import TableConfig
-from freshet_serving.models.config.train_config import Beginning
+from freshet_serving.models.config.train_config import StartOptions
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.embedding import tiered_rows
 from freshet_serving.models.training import loop as running
-from freshet_serving.models.training.as_published import AsPublished
 from freshet_serving.models.training.loop import TrainingRun
-from freshet_serving.processor.chain.ledger import Ledger
+from freshet_serving.models.training.published_baseline import PublishedBaseline
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.processor.package.version import table_file
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version import table_file
 from tests.models.training.streams import (
     FEATURES,
     SEQUENCES,
@@ -86,7 +86,7 @@ def uninterrupted(repository):
 def pooled_by(processor, columns):
     replica = processor.replica("mixed")
     with replica.pinned(0) as state:
-        bound = replica.plan.bind(columns)
+        bound = replica.plan.bind_inputs(columns)
         x = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
         counts = np.zeros((len(replica.manifest.tables), 2), np.int64)
         replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
@@ -110,7 +110,7 @@ def test_ids_that_wait_or_have_left_read_the_default_in_training_evaluation_and_
     met = set(make_batch(ROWS, seed=0, users=USERS, items=ITEMS).slice(0, 256).columns["user"].tolist())
     assert 0 < len(user) < len(met), "some wait"
     assert user.export().last_step.min() >= run.trainer.steps - 3
-    published = AsPublished(Repository(tmp_path).version("mixed", 1), run.trainer.dense)
+    published = PublishedBaseline(Repository(tmp_path).version("mixed", 1), run.trainer.dense)
     for columns in PROBES.values():
         assert np.abs(published.score(columns) - run.trainer.score(columns)).max() <= 1e-5
     left = set()
@@ -121,8 +121,8 @@ def test_ids_that_wait_or_have_left_read_the_default_in_training_evaluation_and_
             processor.poll()
             assert processor.manifest("mixed")[1] == generation
             assert_served(run, processor)
-            ledger = Ledger.of(Repository(tmp_path).version("mixed", 1))
-            delta = ledger.read_delta(ledger.history.line()[-1])
+            change_log = ChangeLog.of(Repository(tmp_path).version("mixed", 1))
+            delta = change_log.read_delta(change_log.history.line()[-1])
             for name, table in delta.tables.items():
                 assert not set(table.keys.tolist()) & set(table.removed.tolist())
                 assert (run.trainer.tables[name].find(np.array(table.removed)) < 0).all()
@@ -139,8 +139,8 @@ def test_a_delta_may_remove_an_id_and_a_later_one_bring_it_back_anew(tmp_path):
     # Ids leave by the dozen in so short a run, which no guard would serve.
     with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1, delta_guard="off")) as processor:
         for _ in generations:
-            ledger = Ledger.of(Repository(tmp_path).version("mixed", 1))
-            user = ledger.read_delta(ledger.history.line()[-1]).tables["user"]
+            change_log = ChangeLog.of(Repository(tmp_path).version("mixed", 1))
+            user = change_log.read_delta(change_log.history.line()[-1]).tables["user"]
             back |= removed & set(user.keys.tolist())
             removed = (removed | set(user.removed.tolist())) - set(user.keys.tolist())
             processor.poll()
@@ -192,7 +192,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits_filters_included(where, 
         "save_changes": (run._checkpoints, what),
         "compact": (run._checkpoints, what),
         "save_full": (run._checkpoints, what),
-        "publish": (Ledger, "publish"),
+        "publish": (ChangeLog, "publish"),
         "learn": (run.trainer, what),
     }[what]
     run_until_killed(run, owner, name, int(number or 2), monkeypatch)
@@ -227,7 +227,7 @@ def test_a_run_with_rows_on_disk_is_the_run_with_all_of_them_in_memory(where, tm
     run.run()
     for name in ("user", "tag", "city"):
         assert run.trainer.tables[name].tiers.most == 8
-        run.trainer.tables[name].settle()
+        run.trainer.tables[name].shrink_to_budget()
     assert len(run.trainer.tables["user"].tiers.cold) > 0
     assert differing(snapshot(run.trainer), wanted) == []
     assert admitted(run) == filters
@@ -263,15 +263,15 @@ def test_how_often_ids_were_read_is_published_with_the_full_version_and_not_with
 
 def test_after_a_rollback_filters_and_rows_are_those_of_then_and_go_on_as_if_nothing_had_been(tmp_path):
     wanted, filters = uninterrupted(tmp_path / "whole")
-    run = begin(tmp_path / "undone", beginning=Beginning(replay=True))
+    run = begin(tmp_path / "undone", start_options=StartOptions(replay=True))
     run.full()
     stream, then = run.stream(), {}
     for generation in stream:
         then[generation.step] = (snapshot(run.trainer), admitted(run))
         if generation.step == 4:
             break
-    Ledger.of(Repository(tmp_path / "undone").version("mixed", 1), whole=True).rollback(2)
-    again = begin(tmp_path / "undone", beginning=Beginning(replay=True))
+    ChangeLog.of(Repository(tmp_path / "undone").version("mixed", 1), whole=True).rollback(2)
+    again = begin(tmp_path / "undone", start_options=StartOptions(replay=True))
     assert differing(snapshot(again.trainer), then[2][0]) == []
     assert admitted(again) == then[2][1] != then[4][1]
     for _ in again.stream():
@@ -315,6 +315,6 @@ def test_how_a_table_is_hashed_belongs_to_the_model(tmp_path):
         begin(tmp_path, {"user": TableConfig(hash="k_way", hash_rows=50)})
     shutil.rmtree(tmp_path / ".checkpoints")
     with pytest.raises(BadInput, match="has another architecture, other features or other tables"):
-        begin(tmp_path, {"user": TableConfig(hash="k_way", hash_rows=50)}, beginning=Beginning(new_version=True))
-    taken = begin(tmp_path, tables, beginning=Beginning(new_version=True))
+        begin(tmp_path, {"user": TableConfig(hash="k_way", hash_rows=50)}, start_options=StartOptions(new_version=True))
+    taken = begin(tmp_path, tables, start_options=StartOptions(new_version=True))
     assert taken.config.tables["city"].hash == "none"

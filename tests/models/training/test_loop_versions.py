@@ -8,30 +8,30 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from freshet_serving.models.config.train_config import Beginning
+from freshet_serving.models.config.train_config import StartOptions
 from freshet_serving.models.training import full_versions
 from freshet_serving.models.training import loop as running
 from freshet_serving.models.training.loop import TrainingRun
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.processor.package.version import VersionReader, add_file
-from freshet_serving.processor.package.warmup import WARMUP, dump_warmup
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version import VersionReader, add_file
+from freshet_serving.processor.repository.warmup import WARMUP, dump_warmup
 from tests.models.training.streams import FEATURES, MixedSource, differing, make_batch, make_config, snapshot
 from tests.models.training.test_lineage import Heard, assert_at_head
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
 ROWS = 584
-ANEW, ON = Beginning(new_version=True, from_scratch=True), Beginning(new_version=True)
+ANEW, ON = StartOptions(new_version=True, from_scratch=True), StartOptions(new_version=True)
 
 
-def begin(repository, beginning=None, rows=ROWS, **options):
+def begin(repository, start_options=None, rows=ROWS, **options):
     heard = Heard()
     made = make_config(repository, **options)
-    return TrainingRun(made, MixedSource(rows), reporter=heard, beginning=beginning), heard.notes
+    return TrainingRun(made, MixedSource(rows), reporter=heard, start_options=start_options), heard.notes
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
@@ -43,7 +43,7 @@ def test_a_second_version_from_the_old_weights_scores_as_the_first_before_it_lea
     assert str(Generation(1, first.state.step)) == "1.3"
     probes = [make_batch(300, seed=n, users=80).columns for n in range(3)]
 
-    second = TrainingRun(config, MixedSource(ROWS), beginning=ON)
+    second = TrainingRun(config, MixedSource(ROWS), start_options=ON)
 
     assert second.full() == Generation(2, 0)
     with (
@@ -72,7 +72,7 @@ def copied(repository, version):
 def test_a_second_version_of_a_chain_that_was_rolled_back_begins_where_it_was_rolled_back_to(tmp_path):
     first, _ = begin(tmp_path, rows=ROWS - 96)
     first.run()
-    Ledger.of(Repository(tmp_path).version("mixed", 1)).rollback(1)
+    ChangeLog.of(Repository(tmp_path).version("mixed", 1)).rollback(1)
 
     second, notes = begin(tmp_path, ON)
 
@@ -162,9 +162,9 @@ def test_from_scratch_trains_a_second_version_as_the_first_one_was_trained(tmp_p
 
 def test_a_training_file_that_cannot_continue_names_what_changed_the_folder_and_both_ways_on(tmp_path):
     begin(tmp_path)[0].run()
-    for beginning in (None, ON):
+    for start_options in (None, ON):
         with pytest.raises(BadInput) as refused:
-            begin(tmp_path, beginning, optimizer="ftrl", seed=4)
+            begin(tmp_path, start_options, optimizer="ftrl", seed=4)
         told = str(refused.value)
         assert "\n" not in told
         assert str(tmp_path) not in told
@@ -181,23 +181,23 @@ def test_a_training_file_that_cannot_continue_names_what_changed_the_folder_and_
 
 def test_from_scratch_alone_is_refused():
     with pytest.raises(BadInput, match="only together with --new-version"):
-        Beginning(from_scratch=True)
+        StartOptions(from_scratch=True)
 
 
 def test_the_version_as_published_is_scored_beside_the_fresh_model(tmp_path):
     run, notes = begin(tmp_path)
     run.run()
-    assert len(run.quality.as_published) == len(run.quality.sampled) == len(run.quality.streamed) == ROWS - 256
+    assert len(run.quality.published_baseline) == len(run.quality.sampled) == len(run.quality.streamed) == ROWS - 256
     assert run.quality.sampled.auc() == run.quality.streamed.auc()
-    assert f"; version 1 as published: AUC {run.quality.as_published.auc():.4f}" in notes[-1]
-    assert run.quality.as_published.auc() != run.quality.streamed.auc()
+    assert f"; version 1 as published: AUC {run.quality.published_baseline.auc():.4f}" in notes[-1]
+    assert run.quality.published_baseline.auc() != run.quality.streamed.auc()
 
 
 def test_of_a_long_stream_a_sample_is_scored_by_both(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "SAMPLED_BATCHES", 2)
     run, notes = begin(tmp_path)
     run.run()
-    assert 0 < len(run.quality.as_published) == len(run.quality.sampled) < len(run.quality.streamed) == ROWS - 256
+    assert 0 < len(run.quality.published_baseline) == len(run.quality.sampled) < len(run.quality.streamed) == ROWS - 256
     assert (
         f"over {len(run.quality.sampled)} of them, the fresh model there {run.quality.sampled.auc():.4f}" in notes[-1]
     )

@@ -16,11 +16,11 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.publication import publish_version
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.overview import model_stats
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.training.streams import (
     FEATURES,
     SEQUENCES,
@@ -52,7 +52,7 @@ def pooled_by(processor, columns):
     """The dense input [n, width] that a session would hand to the network now."""
     replica = processor.replica("mixed")
     with replica.pinned(0) as state:
-        bound = replica.plan.bind(columns)
+        bound = replica.plan.bind_inputs(columns)
         x = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
         counts = np.zeros((len(replica.manifest.tables), 2), np.int64)
         replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
@@ -161,8 +161,8 @@ def test_the_probes_look_up_known_and_unknown_ids_alike(story):
 
 
 def deltas(story):
-    ledger = Ledger.of(Repository(story.repository).version("mixed", 1))
-    return [ledger.read_delta(link) for link in ledger.history.line()[1:]]
+    change_log = ChangeLog.of(Repository(story.repository).version("mixed", 1))
+    return [change_log.read_delta(link) for link in change_log.history.line()[1:]]
 
 
 def test_a_processor_that_starts_late_replays_the_chain_to_the_same_bits(story):

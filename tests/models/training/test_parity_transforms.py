@@ -80,7 +80,7 @@ def test_every_generation_is_served_from_raw_columns_as_it_was_trained(tmp_path,
             replica = processor.replica("made")
             for given in (columns, one_user):
                 with replica.pinned(0) as state:
-                    bound = replica.plan.bind(given)
+                    bound = replica.plan.bind_inputs(given)
                     served = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
                     counts = np.zeros((len(replica.manifest.tables), 2), np.int64)
                     replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), served, counts)

@@ -11,14 +11,14 @@ from freshet_serving.compiler.frameworks import keras
 from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.dense.losses import mean_shares
-from freshet_serving.models.training.as_published import AsPublished
 from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.published_baseline import PublishedBaseline
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.training.streams import MixedSource, make_batch, make_config
 
 pytestmark = pytest.mark.tensorflow
@@ -59,7 +59,7 @@ def test_two_labels_are_trained_published_and_served_through_every_delta(tmp_pat
     probe = make_batch(20, seed=2)
     generations = [str(run.full())]
     version = Repository(tmp_path).version("mixed", 1)
-    frozen = AsPublished(version, run.trainer.dense)
+    frozen = PublishedBaseline(version, run.trainer.dense)
     np.testing.assert_array_equal(frozen.score(probe.columns), run.trainer.score(probe.columns))
     generations += [str(generation) for generation in run.stream()]
 
@@ -67,7 +67,7 @@ def test_two_labels_are_trained_published_and_served_through_every_delta(tmp_pat
     assert version.manifest.notes["labels"] == {"click": "click", "buy": "buy"}
     assert {o.name: o.columns for o in version.manifest.outputs} == {"buy": 1, "click": 1, "final": 1}
     assert len(run.held_out) == 26
-    click, buy = (run.assessment.labels[label].scored for label in ("click", "buy"))
+    click, buy = (run.evaluation_metrics.labels[label].scored for label in ("click", "buy"))
     assert (len(buy), click) == (26, run.held_out)
     assert click.auc() != buy.auc()
     wanted = run.trainer.score(probe.columns)
@@ -81,7 +81,7 @@ def test_two_labels_are_trained_published_and_served_through_every_delta(tmp_pat
 def step(network, x, label, weight=None):
     """One step on x [n, width] -> (loss, gradient by x)."""
     network.ready(len(x))
-    network.fill(lambda start, stop, room: np.copyto(room, x[start:stop]))
+    network.fill(lambda start, stop, io_buffer: np.copyto(io_buffer, x[start:stop]))
     loss, pieces = network.gradients(label, mean_shares(len(label), weight))
     network.move()
     return loss, np.concatenate([piece for _, piece in pieces])

@@ -95,7 +95,7 @@ def test_the_draft_carries_whatever_decides_a_feature(tmp_path):
 def test_the_draft_is_a_plan_that_can_read_the_stream(tmp_path):
     source = MixedSource(20)
     plan = SparsePlan(draft(make_config(tmp_path), measure_scaling(source, FEATURES)))
-    assert plan.bind(next(source.batches(20)).columns).rows == 20
+    assert plan.bind_inputs(next(source.batches(20)).columns).rows == 20
 
 
 def test_floats_of_a_few_values_far_off_are_taken_as_logarithms():

@@ -115,18 +115,18 @@ def test_windows_in_line_again_release_and_a_person_lets_it_begin_anew():
     guard = WindowGuard(replace(CONFIG, release_windows=2))
     judged(guard, [figures_of(random) for _ in range(10)])
     assert guard.judge(figures_of(random, shuffled=True))
-    assert not guard.resolves()
+    assert not guard.may_release()
     assert not guard.judge(figures_of(random))
-    assert not guard.resolves()
+    assert not guard.may_release()
     assert not guard.judge(figures_of(random))
-    assert guard.resolves()
+    assert guard.may_release()
     guard.judge(figures_of(random, shuffled=True))
-    guard.begin_anew()
+    guard.reset()
     assert guard.reason == ""
     assert not judged(guard, [figures_of(random, shuffled=True) for _ in range(5)])
     nobody = WindowGuard(replace(CONFIG, release_windows=0))
     judged(nobody, [figures_of(random) for _ in range(50)])
-    assert not nobody.resolves()
+    assert not nobody.may_release()
 
 
 def test_what_is_usual_outlives_the_process():

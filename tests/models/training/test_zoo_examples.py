@@ -16,7 +16,7 @@ from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.zoo.architectures import ARCHITECTURES
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.data.sources import real_data
 
 pytestmark = pytest.mark.tensorflow
@@ -54,7 +54,7 @@ def test_it_learns_real_rows_and_is_served_as_it_was_trained(arch, tmp_path, mon
     run.full()
     labels = label_names(config.data)
     for label in labels:
-        auc = run.assessment.labels[label].scored.auc()
+        auc = run.evaluation_metrics.labels[label].scored.auc()
         print(f"{arch}, {label}: AUC {auc:.4f} after {ROWS} rows")
         assert auc > LEAST_AUC
 

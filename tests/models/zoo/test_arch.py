@@ -92,7 +92,7 @@ def test_a_network_of_the_zoo_begins_at_the_log_odds_that_it_is_told(build):
     arch = Arch.of(build(LAYOUTS["embeddings then floats"], hidden=(4,)))
     x = np.random.default_rng(1).standard_normal((5, 14)).astype(np.float32)
     before = arch.logits(x).numpy()
-    arch.begin_at([-5.5])
+    arch.set_initial_bias([-5.5])
     np.testing.assert_allclose(arch.logits(x).numpy(), before - 5.5, atol=1e-5)
 
 
@@ -101,7 +101,7 @@ def test_a_network_without_a_bias_that_moves_its_logits_as_itself_stays_as_it_is
     gate = keras.layers.Dense(1, "sigmoid", name="gate")(x)
     arch = Arch.of(keras.Model(x, gate * keras.layers.Dense(1, use_bias=False, name="out")(x)))
     before = [v.numpy() for v in arch.logits.trainable_variables]
-    arch.begin_at([-3.0])
+    arch.set_initial_bias([-3.0])
     for began, variable in zip(before, arch.logits.trainable_variables):
         np.testing.assert_array_equal(variable.numpy(), began)
 
@@ -122,7 +122,7 @@ def test_the_example_of_the_documentation_is_a_network_that_learns(tmp_path, mon
             for a, b in zip(arch.logits.trainable_variables, again.logits.trainable_variables, strict=True):
                 assert a.path == b.path
                 np.testing.assert_array_equal(a.numpy(), b.numpy())
-        arch.begin_at([-2.0])
+        arch.set_initial_bias([-2.0])
         assert float(arch.logits(np.zeros((1, layout.width), np.float32))[0, 0]) == pytest.approx(-2.0, abs=1e-5)
         focal = row_loss(NetworkConfig(loss="my_losses:focal"))
         np.testing.assert_allclose(focal(tf.constant([1.0]), tf.constant([0.0])), [np.log(2) / 4], rtol=1e-6)

@@ -56,13 +56,13 @@ def test_loss_and_gradient_are_right_where_probabilities_round_to_0_or_1(ctr, cv
 def test_it_begins_at_the_rates_of_clicks_and_of_conversions_once_clicked():
     arch = build(make_layout(4, 0), (6,))
     x = np.zeros((1, 5), np.float32)
-    arch.begin_at([np.log(0.2 / 0.8), np.log(0.01 / 0.99)])
+    arch.set_initial_bias([np.log(0.2 / 0.8), np.log(0.01 / 0.99)])
     scores = {name: float(value[0, 0]) for name, value in arch.scores(x).items()}
     assert scores == {"ctr": pytest.approx(0.2), "cvr": pytest.approx(0.05), "ctcvr": pytest.approx(0.01)}
-    arch.begin_at([-3.0, -3.0])
+    arch.set_initial_bias([-3.0, -3.0])
     assert 0.999 < float(arch.scores(x)["cvr"][0, 0]) < 1
     with pytest.raises(BadInput, match=r"data\.label: for esmm 'conversion' is to be 1 only where 'click' is"):
-        arch.begin_at([-3.0, -2.9])
+        arch.set_initial_bias([-3.0, -2.9])
 
 
 def test_two_labels_are_wanted():

@@ -34,7 +34,7 @@ def test_labels_begin_at_their_own_log_odds():
     arch = build(make_layout(4, 0), (6,), experts=2, labels=("a", "b", "c"))
     x = np.random.default_rng(1).standard_normal((5, 5)).astype(np.float32)
     before = arch.logits(x).numpy()
-    arch.begin_at([-1.0, -4.0, 0.5])
+    arch.set_initial_bias([-1.0, -4.0, 0.5])
     np.testing.assert_allclose(arch.logits(x).numpy() - before, np.tile([[-1.0, -4.0, 0.5]], (5, 1)), atol=1e-5)
 
 

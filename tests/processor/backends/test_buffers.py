@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 
-from freshet_serving.processor.backends.buffers import Buffers, Ends
+from freshet_serving.processor.backends.buffers import Buffers, IoShape
 from freshet_serving.processor.package.manifest import WHOLE
 from tests.packages import make_delta, make_inputs, open_version, write_package
 
@@ -16,7 +16,7 @@ class Executable:
     def __init__(self, bucket):
         self.bucket, self.bound, self.ran = bucket, [], 0
 
-    def bind(self, x, outputs):
+    def bind_buffers(self, x, outputs):
         self.bound.append((x, outputs["score"]))
 
         def run():
@@ -26,7 +26,7 @@ class Executable:
 
 
 def make():
-    return Buffers({WHOLE: Ends(3, {"score": 1}, 8)}, 2, 1)
+    return Buffers({WHOLE: IoShape(3, {"score": 1}, 8)}, 2, 1)
 
 
 def test_what_is_bound_ahead_is_taken_and_never_bound_again():
@@ -66,18 +66,18 @@ def test_runs_of_executables_that_nobody_asks_for_again_are_let_go_of():
     buffers.get(old)
     gone = weakref.ref(old)
     buffers.bind_ahead({WHOLE: {4: new}})
-    buffers.settle({WHOLE: {4: new}})
+    buffers.drop_stale_runs({WHOLE: {4: new}})
     del old
     assert gone() is None
     buffers.get(new)
-    buffers.settle({WHOLE: {4: new, 8: Executable(8)}})
+    buffers.drop_stale_runs({WHOLE: {4: new, 8: Executable(8)}})
     assert len(new.bound) == 1
 
 
 def test_a_flip_of_dense_weights_frees_the_old_executables_before_a_batch_meets_the_new(tmp_path):
     version = open_version(write_package(tmp_path))
     replica = version.replicas
-    lent = replica.lend()
+    lent = replica.borrow_buffers()
     with replica.pinned(0) as state:
         gone = [weakref.ref(e) for e in state.executables.values()]
         for executable in state.executables.values():
@@ -115,7 +115,7 @@ def test_two_threads_that_meet_a_bucket_first_share_its_arrays():
 def test_a_replica_lends_warm_buffers_and_binds_new_executables_to_them_before_the_flip(tmp_path):
     version = open_version(write_package(tmp_path))
     replica = version.replicas
-    lent = replica.lend()
+    lent = replica.borrow_buffers()
     with replica.pinned(0) as state:
         runs = {bucket: lent.get(e)[2] for bucket, e in state.executables.items()}
     assert {bucket: lent._ahead[WHOLE, bucket][1] for bucket in runs} == runs
@@ -124,15 +124,15 @@ def test_a_replica_lends_warm_buffers_and_binds_new_executables_to_them_before_t
         for bucket, executable in state.executables.items():
             assert lent._ahead[WHOLE, bucket][0] is executable
             assert lent.get(executable)[2] is not runs[bucket]
-    assert replica.lend() is not lent
+    assert replica.borrow_buffers() is not lent
 
 
 def test_buffers_that_nobody_keeps_are_forgotten(tmp_path):
     replica = open_version(write_package(tmp_path)).replicas
-    lent = [replica.lend() for _ in range(3)]
-    assert len(replica._lent) == 3
+    lent = [replica.borrow_buffers() for _ in range(3)]
+    assert len(replica._borrowed) == 3
     del lent
-    assert len(replica._lent) == 0
-    bound = replica.plan.bind(make_inputs([1]))
+    assert len(replica._borrowed) == 0
+    bound = replica.plan.bind_inputs(make_inputs([1]))
     assert bound.rows == 1
-    assert np.all(replica.lend().counts == 0)
+    assert np.all(replica.borrow_buffers().counts == 0)

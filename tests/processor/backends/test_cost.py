@@ -18,23 +18,23 @@ def cheapest(cost, rows):
     """By trying every multiset of buckets that could matter."""
     best = float("inf")
     for count in range(1, rows + 1):
-        for cover in itertools.combinations_with_replacement(sorted(cost), count):
-            if sum(cover) >= rows:
-                best = min(best, sum(cost[b] for b in cover))
+        for bucket_plan in itertools.combinations_with_replacement(sorted(cost), count):
+            if sum(bucket_plan) >= rows:
+                best = min(best, sum(cost[b] for b in bucket_plan))
     return best
 
 
-def check(cover, cost, rows):
-    assert set(cover) <= cost.keys()
-    assert list(cover) == sorted(cover, reverse=True)
-    assert sum(cover) >= rows
-    assert sum(cover[:-1]) < rows
+def check(bucket_plan, cost, rows):
+    assert set(bucket_plan) <= cost.keys()
+    assert list(bucket_plan) == sorted(bucket_plan, reverse=True)
+    assert sum(bucket_plan) >= rows
+    assert sum(bucket_plan[:-1]) < rows
 
 
 @settings(max_examples=120, deadline=None)
 @given(cost=ladders, rows=st.integers(1, 200))
 def test_a_cover_holds_all_rows_and_pads_only_its_last_bucket(cost, rows):
-    check(CostTable(cost).cover(rows), cost, rows)
+    check(CostTable(cost).bucket_plan(rows), cost, rows)
 
 
 @settings(max_examples=60, deadline=None)
@@ -42,7 +42,7 @@ def test_a_cover_holds_all_rows_and_pads_only_its_last_bucket(cost, rows):
 def test_up_to_the_largest_bucket_no_cover_is_cheaper(cost):
     table = CostTable(cost)
     for rows in range(1, table.max_rows + 1):
-        assert sum(cost[b] for b in table.cover(rows)) == cheapest(cost, rows)
+        assert sum(cost[b] for b in table.bucket_plan(rows)) == cheapest(cost, rows)
 
 
 @settings(max_examples=60, deadline=None)
@@ -50,99 +50,99 @@ def test_up_to_the_largest_bucket_no_cover_is_cheaper(cost):
 def test_beyond_the_largest_bucket_the_rest_is_covered_as_by_itself(cost, rows, whole):
     table = CostTable(cost)
     if rows <= table.max_rows:
-        assert table.cover(whole * table.max_rows + rows) == (table.max_rows,) * whole + table.cover(rows)
+        assert table.bucket_plan(whole * table.max_rows + rows) == (table.max_rows,) * whole + table.bucket_plan(rows)
 
 
 def test_65_rows_run_as_64_and_1_rather_than_padded_to_256():
     table = CostTable({1: 10, 64: 100, 256: 380})
-    assert table.cover(65) == (64, 1)
-    assert table.cover(64) == (64,)
-    assert table.cover(63) == (64,)
-    assert table.cover(3) == (1, 1, 1)
-    assert table.cover(255) == (256,)
-    assert table.cover(256) == (256,)
-    assert table.cover(257) == (256, 1)
+    assert table.bucket_plan(65) == (64, 1)
+    assert table.bucket_plan(64) == (64,)
+    assert table.bucket_plan(63) == (64,)
+    assert table.bucket_plan(3) == (1, 1, 1)
+    assert table.bucket_plan(255) == (256,)
+    assert table.bucket_plan(256) == (256,)
+    assert table.bucket_plan(257) == (256, 1)
 
 
 def test_a_full_batch_is_split_too_where_its_bucket_is_dearer_than_smaller_ones():
     table = CostTable({1: 1, 64: 10, 256: 100})
-    assert table.cover(255) == (64,) * 4
-    assert table.cover(256) == (64,) * 4
+    assert table.bucket_plan(255) == (64,) * 4
+    assert table.bucket_plan(256) == (64,) * 4
 
 
 def test_where_padding_is_cheaper_than_another_run_it_pads():
-    assert CostTable({1: 50, 64: 100, 256: 120}).cover(65) == (256,)
+    assert CostTable({1: 50, 64: 100, 256: 120}).bucket_plan(65) == (256,)
 
 
 def test_a_share_is_priced_by_the_rows_of_the_cheapest_batch_and_adds_up():
     table = CostTable({1: 10.0, 64: 100.0, 256: 600.0})
-    assert table.share(640) == pytest.approx(1000.0, rel=1e-6)
-    assert table.share(0) == 0.0
-    assert table.share(3, 5) + table.share(4, 6) == pytest.approx(table.share(7, 11))
+    assert table.amortised_s(640) == pytest.approx(1000.0, rel=1e-6)
+    assert table.amortised_s(0) == 0.0
+    assert table.amortised_s(3, 5) + table.amortised_s(4, 6) == pytest.approx(table.amortised_s(7, 11))
 
 
 def test_a_batch_is_priced_by_its_cover_and_by_its_rows_and_ids():
     table = CostTable({1: 10.0, 64: 100.0})
-    assert table.predict(65) == pytest.approx(110.0, rel=1e-4)
-    assert table.predict(130) == pytest.approx(220.0, rel=1e-4)
-    extra_s = table.predict(65, 1000) - table.predict(65)
+    assert table.batch_s(65) == pytest.approx(110.0, rel=1e-4)
+    assert table.batch_s(130) == pytest.approx(220.0, rel=1e-4)
+    extra_s = table.batch_s(65, 1000) - table.batch_s(65)
     assert extra_s == pytest.approx(1000 * table.id_s)
-    assert table.predict(0) == 0.0
+    assert table.batch_s(0) == 0.0
 
 
 def test_rows_are_run_in_as_many_parts_as_cost_little_more_than_one_batch():
     table = CostTable({1: 1.0, 4: 1.5, 16: 5.0})
-    assert [table.shares(rows, 3) for rows in (1, 2, 4, 7, 8, 9, 12, 1000)] == [1, 1, 1, 2, 2, 3, 3, 3]
+    assert [table.splits(rows, 3) for rows in (1, 2, 4, 7, 8, 9, 12, 1000)] == [1, 1, 1, 2, 2, 3, 3, 3]
     # Free of any extra cost: 8 rows run as 4 and 4 anyway.
-    assert table.shares(8, 3, worth=1.0) == 2
-    assert table.shares(5, 3, worth=1.0) == 1
-    assert table.shares(1000, 1) == 1
+    assert table.splits(8, 3, worth=1.0) == 2
+    assert table.splits(5, 3, worth=1.0) == 1
+    assert table.splits(1000, 1) == 1
 
 
 @settings(max_examples=60, deadline=None)
 @given(cost=ladders, rows=st.integers(1, 300), most=st.integers(1, 40))
 def test_parts_keep_to_what_they_may_cost(cost, rows, most):
     table = CostTable(cost)
-    parts = table.shares(rows, most)
+    parts = table.splits(rows, most)
     assert 1 <= parts <= min(rows, most)
-    assert parts == 1 or parts * table.predict(-(-rows // parts)) <= cost_module.WORTH * table.predict(rows)
+    assert parts == 1 or parts * table.batch_s(-(-rows // parts)) <= cost_module.WORTH * table.batch_s(rows)
 
 
 @settings(max_examples=60, deadline=None)
 @given(cost=ladders)
 def test_one_outlier_moves_a_cost_by_a_few_percent_and_never_the_cover(cost):
     table = CostTable(cost)
-    covers = [table.cover(rows) for rows in range(table.max_rows + 1)]
+    bucket_plans = [table.bucket_plan(rows) for rows in range(table.max_rows + 1)]
     for bucket in cost:
         before = table.cost[bucket]
-        table.ran(bucket, 1000 * before)
+        table.record_run(bucket, 1000 * before)
         assert before < table.cost[bucket] < 1.04 * before
-    assert covers == [table.cover(rows) for rows in range(table.max_rows + 1)]
+    assert bucket_plans == [table.bucket_plan(rows) for rows in range(table.max_rows + 1)]
 
 
 def test_a_lasting_change_of_cost_changes_the_cover():
     table = CostTable({1: 10.0, 64: 100.0, 256: 380.0})
     for _ in range(200):
-        table.ran(64, 380.0)
+        table.record_run(64, 380.0)
     assert table.cost[64] == pytest.approx(380.0, rel=0.05)
-    assert table.cover(130) == (256,)
-    assert table.predict(64) > 300.0
+    assert table.bucket_plan(130) == (256,)
+    assert table.batch_s(64) > 300.0
 
 
 def test_a_bucket_whose_calibration_was_disturbed_is_found_out_by_trying():
     table = CostTable({64: 1.0, 256: 8.0})
-    assert table.cover(200) == (64,) * 4
+    assert table.bucket_plan(200) == (64,) * 4
     assert table.explore(200) == (256,)
     for _ in range(8):
-        table.ran(256, 3.0)
-    assert table.cover(200) == (256,)
-    assert table.explore(300) == table.cover(300)
+        table.record_run(256, 3.0)
+    assert table.bucket_plan(200) == (256,)
+    assert table.explore(300) == table.bucket_plan(300)
 
 
 def test_a_clock_that_stood_still_teaches_nothing():
     table = CostTable({1: 10.0})
-    table.ran(1, 0.0)
-    table.filled(1, 1, 1, 0.0)
+    table.record_run(1, 0.0)
+    table.record_fill(1, 1, 1, 0.0)
     assert table.cost == {1: 10.0}
     assert (table.run_s, table.row_s, table.id_s) == (cost_module.RUN_S, cost_module.ROW_S, cost_module.ID_S)
 
@@ -156,7 +156,9 @@ def test_the_sparse_cost_is_learnt_for_batches_of_all_kinds():
     for _ in range(3000):
         rows = int(random.integers(1, 257))
         ids = rows * int(random.integers(1, 60))
-        table.filled(1, rows, ids, truth(rows, ids) * random.choice([1.0, 1.0, 1.0, 30.0], p=[0.4, 0.3, 0.29, 0.01]))
+        table.record_fill(
+            1, rows, ids, truth(rows, ids) * random.choice([1.0, 1.0, 1.0, 30.0], p=[0.4, 0.3, 0.29, 0.01])
+        )
     for rows, ids in [(1, 26), (64, 26 * 64), (256, 26 * 256), (256, 60 * 256), (16, 16)]:
         learnt = table.run_s + rows * table.row_s + ids * table.id_s
         assert learnt == pytest.approx(truth(rows, ids), rel=0.35)
@@ -178,15 +180,15 @@ def test_the_sparse_cost_is_learnt_for_batches_of_all_kinds():
     ],
 )
 def test_a_piece_of_a_large_request_is_a_bucket_or_what_takes_no_longer_than_a_turn(cost, rows, ids, piece):
-    assert CostTable(cost).piece_rows(rows, ids, 256) == piece
+    assert CostTable(cost).chunk_rows(rows, ids, 256) == piece
 
 
 def test_no_rows_need_no_bucket():
-    assert CostTable({4: 1.0}).cover(0) == ()
+    assert CostTable({4: 1.0}).bucket_plan(0) == ()
 
 
 def test_one_bucket_covers_everything():
-    assert CostTable({4: 1.0}).cover(9) == (4, 4, 4)
+    assert CostTable({4: 1.0}).bucket_plan(9) == (4, 4, 4)
 
 
 @pytest.mark.parametrize("cost", [{}, {0: 1.0}, {-1: 1.0, 4: 1.0}])
@@ -197,39 +199,39 @@ def test_a_table_without_a_usable_bucket_is_refused(cost):
 
 def test_rows_that_fill_a_dear_bucket_are_tried_in_that_one_and_not_in_the_next():
     table = CostTable({16: 1.0, 64: 100.0, 256: 900.0})
-    assert table.cover(64) == (16,) * 4
+    assert table.bucket_plan(64) == (16,) * 4
     assert [table.explore(rows) for rows in (63, 64, 65)] == [(64,), (64,), (256,)]
 
 
 def test_pieces_are_even_where_full_ones_would_leave_one_over_for_one_session_alone():
     costs = CostTable({1: 0.001, 4: 0.0012, 64: 0.006, 128: 0.012, 192: 0.018, 256: 0.024})
-    assert costs.even_rows(700, 2, 256) == 175
-    assert costs.even_rows(1000, 2, 256) == 250
-    assert costs.even_rows(200, 2, 256) == 100
-    assert costs.even_rows(100, 1, 256) == 100
+    assert costs.balanced_chunk_rows(700, 2, 256) == 175
+    assert costs.balanced_chunk_rows(1000, 2, 256) == 250
+    assert costs.balanced_chunk_rows(200, 2, 256) == 100
+    assert costs.balanced_chunk_rows(100, 1, 256) == 100
 
 
 def test_pieces_are_full_where_even_ones_need_dearer_buckets():
     costs = CostTable({1: 0.001, 4: 0.0012})
-    assert costs.even_rows(9, 1, 4) == 4
-    assert costs.even_rows(10, 2, 4) == 4
+    assert costs.balanced_chunk_rows(9, 1, 4) == 4
+    assert costs.balanced_chunk_rows(10, 2, 4) == 4
 
 
 def test_a_run_beside_others_says_nothing_when_it_took_longer_and_what_it_says_when_it_took_less():
     costs = CostTable({1: 0.001, 64: 0.010})
     for _ in range(100):
-        costs.ran(64, 0.014, crowded=True)
+        costs.record_run(64, 0.014, crowded=True)
     assert costs.cost[64] == 0.010
     for _ in range(100):
-        costs.ran(64, 0.008, crowded=True)
+        costs.record_run(64, 0.008, crowded=True)
     assert costs.cost[64] == pytest.approx(0.008, rel=0.01)
     for _ in range(200):
-        costs.ran(64, 0.010)
+        costs.record_run(64, 0.010)
     assert costs.cost[64] == pytest.approx(0.010, rel=0.01)
 
 
 @given(rows=st.integers(1, 5000), sessions=st.integers(1, 8), most=st.sampled_from([1, 7, 64, 256]))
 def test_even_pieces_are_never_more_than_may_run_in_one_go_nor_need_more_turns(rows, sessions, most):
-    piece = CostTable({1: 0.001, 64: 0.006, 256: 0.024}).even_rows(rows, sessions, most)
+    piece = CostTable({1: 0.001, 64: 0.006, 256: 0.024}).balanced_chunk_rows(rows, sessions, most)
     assert 1 <= piece <= most
     assert -(-rows // (sessions * piece)) == -(-rows // (sessions * most))

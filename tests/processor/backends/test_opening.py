@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from freshet_serving.processor.backends.artefact_file import pack, sha256
 from freshet_serving.processor.backends.base import Artefact, missing
-from freshet_serving.processor.backends.capsule import pack, sha256
 from freshet_serving.processor.backends.opening import executable_files, open_programs
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.extras import how_to_install
@@ -29,7 +29,7 @@ class Backend:
         self.name, self.library, self.compiles = name, f"{name} 2.0", compiles
         self.added: list[Artefact] = []
 
-    def open(self, width, outputs, threads=1, runs=1):
+    def open_program(self, width, outputs, threads=1, runs=1):
         return self
 
     def add(self, artefact):
@@ -234,7 +234,7 @@ def test_frozen_code_comes_with_its_portable_form_and_other_code_without():
 
 
 def test_a_real_version_with_a_damaged_executable_is_served_by_the_next(tmp_path):
-    from freshet_serving.processor.package.version import MANIFEST, VersionReader
+    from freshet_serving.processor.repository.version import MANIFEST, VersionReader
     from tests.packages import make_inputs, open_version, write_package
 
     folder = write_package(tmp_path)
@@ -259,8 +259,8 @@ def test_a_real_version_with_a_damaged_executable_is_served_by_the_next(tmp_path
 def _score(version, inputs):
     replica = version.replicas
     with replica.pinned(0) as state:
-        bound = replica.plan.bind(inputs)
+        bound = replica.plan.bind_inputs(inputs)
         x, out = np.zeros((4, replica.plan.width), np.float32), np.empty((4, 1), np.float32)
         replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, 3]]), x, np.zeros((2, 2), np.int64))
-        state.executables[4].bind(x, {"score": out})()
+        state.executables[4].bind_buffers(x, {"score": out})()
         return out[:3]

@@ -91,7 +91,7 @@ def test_a_closed_number_is_refused_and_closing_twice_is_no_error(number):
 )
 def test_configurations_that_are_wrong_are_refused(config, message):
     with pytest.raises(BadInput, match=message):
-        embedded.Embedded(config)
+        embedded.EmbeddedModel(config)
     assert embedded.initialize(config)[0] == 0
 
 

@@ -91,10 +91,10 @@ def test_what_is_nested_without_end_is_not_followed_for_ever():
 
 def test_a_message_beyond_the_limit_is_refused_by_name_before_it_is_parsed():
     limits = RequestLimits(max_nodes=120)
-    TREE.check(MANY[:60], limits)
+    TREE.check_limits(MANY[:60], limits)
     with pytest.raises(TooLarge, match="max_nodes: at most 120 fields and values wanted, got 124; send tensors as"):
-        TREE.check(MANY[:62], limits)
+        TREE.check_limits(MANY[:62], limits)
     packed = eas.Request()
     packed.inputs["a"].int64_val.extend([1] * 125)
     with pytest.raises(TooLarge, match="got 135"):
-        TREE.check(packed.SerializeToString(), limits)
+        TREE.check_limits(packed.SerializeToString(), limits)

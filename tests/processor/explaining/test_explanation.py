@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.explaining import explanation as module
-from freshet_serving.processor.explaining.explanation import Explainer, Question
+from freshet_serving.processor.explaining.explanation import Explainer, GenerationRef
 from freshet_serving.processor.package.manifest import StageEntry, TableEntry
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.processor.tables.folding import fold
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.tables.compaction import compact
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from tests.explained import scores_by_hand
 from tests.packages import make_inputs, tag_id, write_package
@@ -58,7 +58,7 @@ def ids_of(side, feature):
 def test_a_row_is_explained_by_what_it_read_and_scored(processor, version, explainer):
     served = processor.process(PredictRequest("small", inputs_of())).outputs["score"]
     for row in range(len(USERS)):
-        told = explainer.explain(inputs_of(), row, Question(version), vectors=True)
+        told = explainer.explain(inputs_of(), row, GenerationRef(version), vectors=True)
         (side,) = told["sides"]
         assert (told["model"], told["row"], told["rows"]) == ("small", row, 3)
         assert (side["generation"], side["served"], side["computed_by"]) == ("1.3", True, "a test")
@@ -71,7 +71,7 @@ def test_a_row_is_explained_by_what_it_read_and_scored(processor, version, expla
 
 
 def test_ids_are_told_by_where_their_rows_come_from(version, explainer):
-    first, second, third = (explainer.explain(inputs_of(), row, Question(version))["sides"][0] for row in range(3))
+    first, second, third = (explainer.explain(inputs_of(), row, GenerationRef(version))["sides"][0] for row in range(3))
     assert ids_of(first, "user") == [{"id": "0", "found": "default", "why": "removed", "step": 3}]
     assert ids_of(first, "tags") == [{"id": "a", "found": "row", "from": "delta", "step": 1}]
     assert ids_of(second, "user") == [{"id": "3", "found": "row", "from": "delta", "step": 3}]
@@ -91,7 +91,7 @@ def test_ids_are_told_by_where_their_rows_come_from(version, explainer):
 
 
 def test_two_generations_stand_side_by_side_with_what_moved_the_score(root, version, explainer):
-    told = explainer.explain(inputs_of(), 1, Question(version), Question(version, 1), vectors=True)
+    told = explainer.explain(inputs_of(), 1, GenerationRef(version), GenerationRef(version, 1), vectors=True)
     now, before = told["sides"]
     assert (before["generation"], before["served"]) == ("1.1", False)
     assert ids_of(before, "user") == [{"id": "3", "found": "row", "from": "delta", "step": 1}]
@@ -112,23 +112,23 @@ def test_two_generations_stand_side_by_side_with_what_moved_the_score(root, vers
 
 
 def test_a_generation_out_of_reach_is_refused_with_the_way_to_load_it(version, explainer):
-    assert explainer.reaches(Question(version))
-    assert explainer.reaches(Question(version, 1))
-    assert not explainer.reaches(Question(version, 0))
+    assert explainer.reaches(GenerationRef(version))
+    assert explainer.reaches(GenerationRef(version, 1))
+    assert not explainer.reaches(GenerationRef(version, 0))
     with pytest.raises(
         Conflict, match=r"1\.0 is not in the undo log, which goes back to 1\.1.*--generation 1\.0` scores a table"
     ):
-        explainer.explain(inputs_of(), 0, Question(version), Question(version, 0))
+        explainer.explain(inputs_of(), 0, GenerationRef(version), GenerationRef(version, 0))
     with pytest.raises(Conflict, match=r"1\.9 is not served yet; the newest is 1\.3"):
-        explainer.explain(inputs_of(), 0, Question(version, 9))
+        explainer.explain(inputs_of(), 0, GenerationRef(version, 9))
 
 
 def test_after_a_rollback_what_was_undone_cannot_be_explained_and_what_is_served_can(processor, version, explainer):
     version.rollback(2)
-    (side,) = explainer.explain(inputs_of(), 1, Question(version))["sides"]
+    (side,) = explainer.explain(inputs_of(), 1, GenerationRef(version))["sides"]
     assert (side["generation"], ids_of(side, "user")[0]["step"]) == ("1.2", 1)
     with pytest.raises(Conflict):
-        explainer.explain(inputs_of(), 1, Question(version, 3))
+        explainer.explain(inputs_of(), 1, GenerationRef(version, 3))
 
 
 def test_rows_that_can_be_undone_no_more_are_still_told_by_their_step(root, open_processor, explainer):
@@ -136,7 +136,7 @@ def test_rows_that_can_be_undone_no_more_are_still_told_by_their_step(root, open
         publish(root, step, users=[step])
     version = open_processor(undo_depth=1).catalogue["small"].pick()
     steps = [
-        ids_of(explainer.explain(make_inputs([user]), 0, Question(version))["sides"][0], "user")[0]["step"]
+        ids_of(explainer.explain(make_inputs([user]), 0, GenerationRef(version))["sides"][0], "user")[0]["step"]
         for user in range(1, 8)
     ]
     assert steps == list(range(1, 8))
@@ -147,7 +147,7 @@ def test_a_step_that_is_not_kept_is_told_by_the_oldest_that_is(root, open_proces
     for step in range(1, 5):
         publish(root, step, users=[step])
     version = open_processor(undo_depth=1).catalogue["small"].pick()
-    (side,) = explainer.explain(make_inputs([1]), 0, Question(version))["sides"]
+    (side,) = explainer.explain(make_inputs([1]), 0, GenerationRef(version))["sides"]
     assert ids_of(side, "user") == [{"id": "1", "found": "row", "from": "delta", "step": None, "until": 3}]
 
 
@@ -155,44 +155,44 @@ def test_another_version_is_compared_with_where_its_features_lie_alike(root, pro
     write_package(root, 2, users=range(10), seed=3)
     processor.load("small", 2)
     newer = processor.catalogue["small"].pick(2)
-    told = explainer.explain(inputs_of(), 1, Question(version), Question(newer))
+    told = explainer.explain(inputs_of(), 1, GenerationRef(version), GenerationRef(newer))
     assert [side["generation"] for side in told["sides"]] == ["1.3", "2.0"]
     assert "dense weights" in {m["what"] for m in told["moved"]}
 
 
 def test_the_bucket_is_the_one_that_the_request_would_be_run_in(version, explainer):
     for rows in (1, 3, 16):
-        (side,) = explainer.explain(make_inputs(range(rows)), rows - 1, Question(version))["sides"]
-        assert side["executable"]["bucket"] in version.replicas.costs.cover(rows)
+        (side,) = explainer.explain(make_inputs(range(rows)), rows - 1, GenerationRef(version))["sides"]
+        assert side["executable"]["bucket"] in version.replicas.costs.bucket_plan(rows)
 
 
 def test_what_cannot_be_explained_is_refused(version, explainer, monkeypatch):
     with pytest.raises(BadInput, match="row: 0 to 2 wanted, got 3"):
-        explainer.explain(inputs_of(), 3, Question(version))
+        explainer.explain(inputs_of(), 3, GenerationRef(version))
     infinite = inputs_of()
     infinite["floats"][0, 0] = np.inf
     with pytest.raises(BadInput, match="finite"):
-        explainer.explain(infinite, 0, Question(version))
+        explainer.explain(infinite, 0, GenerationRef(version))
     with pytest.raises(BadInput, match="is missing"):
-        explainer.explain({"user": np.array([1])}, 0, Question(version))
+        explainer.explain({"user": np.array([1])}, 0, GenerationRef(version))
     monkeypatch.setattr(module, "MAX_IDS", 3)
     with pytest.raises(TooLarge, match="a row of at most 3 ids wanted, got 4"):
-        explainer.explain(inputs_of(), 1, Question(version))
+        explainer.explain(inputs_of(), 1, GenerationRef(version))
     monkeypatch.setattr(module, "MAX_NUMBERS", 10)
-    explainer.explain(inputs_of(), 0, Question(version))
+    explainer.explain(inputs_of(), 0, GenerationRef(version))
     with pytest.raises(TooLarge, match="vectors"):
-        explainer.explain(inputs_of(), 0, Question(version), vectors=True)
+        explainer.explain(inputs_of(), 0, GenerationRef(version), vectors=True)
 
 
 def test_a_table_in_a_row_store_is_refused_in_a_line(version, explainer):
     version.tables["tag"] = RemoteTable(TableEntry("tag", 4, 3))
     with pytest.raises(BadInput, match="table 'tag' is in a row store"):
-        explainer.explain(inputs_of(), 0, Question(version))
+        explainer.explain(inputs_of(), 0, GenerationRef(version))
 
 
 def test_nothing_of_it_is_counted(processor, version, explainer):
     before = processor.lookups(version).copy()
-    explainer.explain(inputs_of(), 1, Question(version), Question(version, 1))
+    explainer.explain(inputs_of(), 1, GenerationRef(version), GenerationRef(version, 1))
     np.testing.assert_array_equal(processor.lookups(version), before)
     assert sum(group.work.requests for group in processor.group_stats().values()) == 0
 
@@ -212,23 +212,23 @@ def test_one_at_a_time_and_none_while_a_delta_holds_the_version(version, explain
         other.start()
         held.wait(30)
         with pytest.raises(error):
-            explainer.explain(inputs_of(), 0, Question(version))
+            explainer.explain(inputs_of(), 0, GenerationRef(version))
         leave.set()
         other.join()
-    assert explainer.explain(inputs_of(), 0, Question(version))["sides"]
+    assert explainer.explain(inputs_of(), 0, GenerationRef(version))["sides"]
 
 
 def test_a_version_whose_file_is_damaged_is_not_read(version, explainer):
     path = version.files.folder / "tables" / "user.safetensors"
     path.write_bytes(path.read_bytes()[:-64])
     with pytest.raises(NotReady, match="damaged"):
-        explainer.explain(inputs_of(), 0, Question(version))
+        explainer.explain(inputs_of(), 0, GenerationRef(version))
 
 
 def test_strings_that_are_no_text_are_told_all_the_same(version, explainer):
     inputs = inputs_of()
     inputs["tags"] = type(inputs["tags"])(Strings.of([b"\xff"]), np.array([0, 1, 1, 1]))
-    (side,) = explainer.explain(inputs, 0, Question(version))["sides"]
+    (side,) = explainer.explain(inputs, 0, GenerationRef(version))["sides"]
     assert side["inputs"]["tags"]["ids"][0]["id"] == "\\xff"
 
 
@@ -236,18 +236,18 @@ def test_rows_of_a_snapshot_are_told_as_such(root, open_processor, explainer):
     publish(root, 1, users=[3])
     open_processor().close()
     files = Repository(str(root)).version("small", None)
-    assert fold(files, Ledger.of(files)).step == 1
+    assert compact(files, ChangeLog.of(files)).step == 1
     version = open_processor().catalogue["small"].pick()
-    (side,) = explainer.explain(make_inputs([3]), 0, Question(version))["sides"]
+    (side,) = explainer.explain(make_inputs([3]), 0, GenerationRef(version))["sides"]
     assert ids_of(side, "user") == [{"id": "3", "found": "row", "from": "snapshot", "step": 1}]
 
 
 def test_where_others_answer_the_version_is_bound_here_and_one_with_a_stage_refused(version, explainer, monkeypatch):
-    here = explainer.explain(inputs_of(), 1, Question(version))["sides"][0]
+    here = explainer.explain(inputs_of(), 1, GenerationRef(version))["sides"][0]
     monkeypatch.setattr(module, "Replica", type("Elsewhere", (), {}))
-    there = explainer.explain(inputs_of(), 1, Question(version))["sides"][0]
+    there = explainer.explain(inputs_of(), 1, GenerationRef(version))["sides"][0]
     assert there["inputs"].keys() == here["inputs"].keys()
     assert there["outputs"] == here["outputs"]
     version.manifest = replace(version.manifest, stage=StageEntry("tensorflow", "stage.bin", []))
     with pytest.raises(BadInput, match="its stage is run by workers alone"):
-        Explainer("another").explain(inputs_of(), 1, Question(version))
+        Explainer("another").explain(inputs_of(), 1, GenerationRef(version))

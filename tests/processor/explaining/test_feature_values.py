@@ -16,7 +16,7 @@ from tests.packages import make_inputs, manifest, tag_id
 
 def values_of(made, inputs, row):
     plan = SparsePlan(made)
-    return {v.feature.name: v for v in feature_values(made, plan, inputs, plan.bind(inputs), row)}
+    return {v.feature.name: v for v in feature_values(made, plan, inputs, plan.bind_inputs(inputs), row)}
 
 
 def test_ids_strings_and_floats_are_read_at_their_row():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.explaining import movers as module
-from freshet_serving.processor.explaining.movers import ScoredRow, alike, movers
+from freshet_serving.processor.explaining.movers import ScoredRow, comparable, movers
 from freshet_serving.processor.package.manifest import Output
 from tests.packages import DIM, manifest
 from tests.processor.backends.artefacts import WIDTH
@@ -66,6 +66,6 @@ def test_a_score_that_is_no_number_is_no_error():
 
 def test_versions_are_alike_whose_features_lie_in_the_same_columns():
     small = manifest(users=1)
-    assert alike(small, manifest(version=2, users=9))
-    assert not alike(small, replace(small, outputs=[Output("other")]))
-    assert not alike(small, replace(small, features=small.features[:1], width=DIM))
+    assert comparable(small, manifest(version=2, users=9))
+    assert not comparable(small, replace(small, outputs=[Output("other")]))
+    assert not comparable(small, replace(small, features=small.features[:1], width=DIM))

@@ -56,8 +56,8 @@ def test_a_row_that_nobody_can_undo_keeps_its_epoch_and_a_removal_does_not():
 def test_rows_that_a_memory_budget_has_moved_are_told_from_where_they_were(tmp_path):
     table = table_of(range(8), budget_nbytes=2 * (4 * DIM + SLOT_BOOKS_NBYTES), scratch=tmp_path)
     table.retire(table.apply(delta([0, 1, 2]), 1), 2)
-    for flip in range(3, 9):
-        table.tend(flip, flip + 1, 0.0)
+    for publish_seq in range(3, 9):
+        table.maintain(publish_seq, publish_seq + 1, 0.0)
     moved = origins(table, range(8), 1)
     assert [origin.kind for origin in moved] == [DELTA] * 3 + [FILE] * 5
     assert {origin.epoch for origin in moved[:3]} <= {1, -1}

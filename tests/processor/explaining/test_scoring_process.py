@@ -12,8 +12,8 @@ import pytest
 from freshet_serving.processor.errors import Corrupt, NotReady
 from freshet_serving.processor.explaining import scoring_process
 from freshet_serving.processor.explaining.scoring_process import ScoringProcess
-from freshet_serving.processor.explaining.spare_executable import SpareExecutables, Way
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables
+from freshet_serving.processor.repository.version import VersionReader
 from tests.packages import make_weights, write_package
 from tests.processor.backends.artefacts import WIDTH
 from tests.waiting import until
@@ -45,15 +45,16 @@ def pid_of(process):
 def test_it_scores_as_an_executable_of_this_process_does(files, process):
     for bucket, seed in ((4, 0), (1, 0), (4, 1), (4, 0)):
         there, here = (
-            score(files, Way(bucket), make_weights(seed), x_of()) for score in (process.score, SpareExecutables().score)
+            score(files, ScoringPath(bucket), make_weights(seed), x_of())
+            for score in (process.score, SpareExecutables().score)
         )
         np.testing.assert_array_equal(there.outputs["score"], here.outputs["score"])
         assert (there.entry, there.computes) == (here.entry, here.computes)
 
 
 def test_the_same_weights_are_packed_once(files, process):
-    process.score(files, Way(4), DENSE, x_of())
-    again = process.score(files, Way(4), make_weights(0), x_of())
+    process.score(files, ScoringPath(4), DENSE, x_of())
+    again = process.score(files, ScoringPath(4), make_weights(0), x_of())
     assert again.open_s < 0.01
 
 
@@ -61,32 +62,32 @@ def test_what_cannot_be_opened_is_refused_as_it_would_be_here(files, process):
     for path in (files.folder / "compiled" / "onnxruntime-cpu").iterdir():
         path.write_bytes(b"no graph")
     with pytest.raises(Corrupt, match="bytes wanted"):
-        process.score(files, Way(4), DENSE, x_of())
+        process.score(files, ScoringPath(4), DENSE, x_of())
 
 
 def test_one_that_has_died_is_replaced(files, process):
-    process.score(files, Way(4), DENSE, x_of())
+    process.score(files, ScoringPath(4), DENSE, x_of())
     first = pid_of(process)
     os.kill(first, signal.SIGKILL)
-    assert len(process.score(files, Way(4), DENSE, x_of()).outputs["score"]) == 5
+    assert len(process.score(files, ScoringPath(4), DENSE, x_of()).outputs["score"]) == 5
     assert pid_of(process) != first
 
 
 def test_one_that_dies_of_the_question_costs_one_answer(files, process, monkeypatch):
     monkeypatch.setattr(scoring_process.sys, "executable", "/bin/false")
     with pytest.raises(NotReady, match="has ended, or does not answer"):
-        process.score(files, Way(4), DENSE, x_of())
+        process.score(files, ScoringPath(4), DENSE, x_of())
     monkeypatch.undo()
-    assert len(process.score(files, Way(4), DENSE, x_of()).outputs["score"]) == 5
+    assert len(process.score(files, ScoringPath(4), DENSE, x_of()).outputs["score"]) == 5
 
 
 def test_one_that_does_not_answer_is_ended(files, process, monkeypatch):
-    process.score(files, Way(4), DENSE, x_of())
+    process.score(files, ScoringPath(4), DENSE, x_of())
     first = pid_of(process)
     os.kill(first, signal.SIGSTOP)
     process._socket.settimeout(0.05)
     with pytest.raises(NotReady):
-        process.score(files, Way(4), DENSE, x_of())
+        process.score(files, ScoringPath(4), DENSE, x_of())
     until(lambda: not os.path.exists(f"/proc/{first}"))
 
 
@@ -107,7 +108,7 @@ def test_it_ends_when_nobody_asks_any_more_and_when_who_asked_has_gone(files):
         )
         assert idle.returncode == 0
     process = ScoringProcess()
-    process.score(files, Way(4), DENSE, x_of())
+    process.score(files, ScoringPath(4), DENSE, x_of())
     pid = pid_of(process)
     process._socket.close()
     until(lambda: not os.path.exists(f"/proc/{pid}"))

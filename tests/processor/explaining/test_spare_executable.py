@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.explaining import spare_executable
-from freshet_serving.processor.explaining.spare_executable import SpareExecutables, Way
+from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables
 from freshet_serving.processor.package.manifest import WHOLE
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from tests.packages import BUCKETS, make_weights, write_package
 from tests.processor.backends.artefacts import WIDTH, expected
 
@@ -31,7 +31,7 @@ def x_of(rows=5):
 def test_any_bucket_scores_any_number_of_rows_as_the_network_does(files):
     spares = SpareExecutables()
     for bucket in BUCKETS:
-        ran = spares.score(files, Way(bucket), DENSE, x_of())
+        ran = spares.score(files, ScoringPath(bucket), DENSE, x_of())
         assert (ran.entry.bucket, ran.computes) == (bucket, "onnxruntime float32")
         np.testing.assert_allclose(ran.outputs["score"], expected(x_of(), DENSE), atol=1e-6)
         assert ran.open_s >= 0
@@ -46,7 +46,7 @@ def test_it_is_opened_once_and_packed_once_for_the_same_weights(files, monkeypat
     assert other is not first
     assert got(spares, files, 4, dict(DENSE)) is first, "both sides of a comparison are kept"
     np.testing.assert_allclose(
-        spares.score(files, Way(4), make_weights(1), x_of()).outputs["score"],
+        spares.score(files, ScoringPath(4), make_weights(1), x_of()).outputs["score"],
         expected(x_of(), make_weights(1)),
         atol=1e-6,
     )
@@ -68,7 +68,7 @@ def test_few_buckets_and_weights_are_kept(files, monkeypatch):
 
 def test_what_is_kept_goes_with_its_version(tmp_path):
     files, spares = VersionReader(write_package(tmp_path)), SpareExecutables()
-    spares.score(files, Way(1), DENSE, x_of())
+    spares.score(files, ScoringPath(1), DENSE, x_of())
     del files
     gc.collect()
     assert len(spares._kept) == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.features.limits import DEFAULTS, ROWS_AT_ONCE, Extent, RequestLimits
+from freshet_serving.processor.features.limits import DEFAULTS, ROWS_AT_ONCE, RequestLimits, RequestSize
 from freshet_serving.processor.options import check, options_of
 from freshet_serving.processor.package.manifest import Input
 
@@ -12,7 +12,7 @@ SMALL = RequestLimits(max_rows=1000, max_ids=100)
 
 
 def test_what_is_within_the_limits_is_let_in():
-    extent = Extent(SMALL)
+    extent = RequestSize(SMALL)
     extent.add(FLOATS, 1000, 2000)
     extent.add(IDS, 20, 40)
     extent.add(TAGS, 20, 60)
@@ -34,7 +34,7 @@ def test_what_is_within_the_limits_is_let_in():
     ],
 )
 def test_what_is_beyond_one_is_refused_by_its_name(inputs, message):
-    extent, (*others, last) = Extent(SMALL), inputs
+    extent, (*others, last) = RequestSize(SMALL), inputs
     for other in others:
         extent.add(*other)
     with pytest.raises(TooLarge, match=message):
@@ -44,8 +44,8 @@ def test_what_is_beyond_one_is_refused_by_its_name(inputs, message):
 def test_ids_of_one_row_are_counted_again_for_as_many_rows_as_are_computed_at_once():
     limits = RequestLimits(max_ids=10)
     for rows, ids in ((ROWS_AT_ONCE, 10), (2 * ROWS_AT_ONCE, 5)):
-        Extent(limits).add(IDS, 1, ids)
-        extent = Extent(limits)
+        RequestSize(limits).add(IDS, 1, ids)
+        extent = RequestSize(limits)
         extent.add(IDS, 1, ids)
         extent.add(FLOATS, rows, rows)
         with pytest.raises(TooLarge):
@@ -54,7 +54,7 @@ def test_ids_of_one_row_are_counted_again_for_as_many_rows_as_are_computed_at_on
 
 def test_rows_can_be_told_before_anything_else_is_known():
     with pytest.raises(TooLarge, match="got 1001 in 'instances'"):
-        Extent(SMALL).add_rows(1001, "'instances'")
+        RequestSize(SMALL).add_rows(1001, "'instances'")
 
 
 def test_a_model_may_have_its_own():

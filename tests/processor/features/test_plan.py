@@ -1,4 +1,5 @@
-"""What bind() accepts, what it refuses and how it says so; the kernel itself is tested in kernels/test_pool.py."""
+"""What bind_inputs() accepts, what it refuses and how it says so; the kernel itself is tested in
+kernels/test_pool.py."""
 
 import ctypes
 import dataclasses
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from freshet_serving.processor.columns import Packed, Place, Places, Ragged, Strings
+from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features import plan as sparse
 from freshet_serving.processor.features.limits import RequestLimits
@@ -49,42 +50,42 @@ def splits(*at):
 
 
 def test_a_request_has_as_many_rows_as_its_inputs():
-    assert PLAN.bind(make_inputs([1])).rows == 1
-    assert PLAN.bind(make_inputs(range(7))).rows == 7
+    assert PLAN.bind_inputs(make_inputs([1])).rows == 1
+    assert PLAN.bind_inputs(make_inputs(range(7))).rows == 7
 
 
 @pytest.mark.parametrize("name", ["user", "tags", "floats"])
 def test_any_input_of_one_row_is_broadcast_to_the_rows_of_the_others(name):
     inputs = make_inputs(range(5)) | {name: make_inputs([1])[name]}
-    assert PLAN.bind(inputs).rows == 5
+    assert PLAN.bind_inputs(inputs).rows == 5
 
 
 def test_features_that_are_the_same_in_all_rows_are_told_from_those_that_vary():
     users = [n for n, f in enumerate(SMALL.features) if f.input == "user"]
-    assert PLAN.alike(PLAN.bind(make_inputs(range(5))), 100) is None
-    alike = PLAN.alike(PLAN.bind(make_inputs(range(5)) | {"user": np.array([1])}), 100)
-    assert alike.ids == 1
-    (part,) = alike.parts
+    assert PLAN.row_invariants(PLAN.bind_inputs(make_inputs(range(5))), 100) is None
+    row_invariants = PLAN.row_invariants(PLAN.bind_inputs(make_inputs(range(5)) | {"user": np.array([1])}), 100)
+    assert row_invariants.ids == 1
+    (part,) = row_invariants.parts
     np.testing.assert_array_equal(part.pooling.plan, PLAN.plan[users])
-    np.testing.assert_array_equal(alike.varying.plan, np.delete(PLAN.plan, users, 0))
+    np.testing.assert_array_equal(row_invariants.varying.plan, np.delete(PLAN.plan, users, 0))
     tags = Ragged(Strings.of(["a", "b", "c"]), splits(0, 3))
-    assert PLAN.alike(PLAN.bind(make_inputs(range(5)) | {"tags": tags}), 100).ids == 3
+    assert PLAN.row_invariants(PLAN.bind_inputs(make_inputs(range(5)) | {"tags": tags}), 100).ids == 3
 
 
 def test_the_order_of_the_inputs_does_not_matter():
     inputs = make_inputs(range(3)) | {"user": np.array([1])}
     backwards = dict(reversed(inputs.items()))
-    assert PLAN.bind(inputs).rows == PLAN.bind(backwards).rows == 3
+    assert PLAN.bind_inputs(inputs).rows == PLAN.bind_inputs(backwards).rows == 3
 
 
 def test_a_plain_input_may_come_as_a_column():
-    assert PLAN.bind(make_inputs(range(3)) | {"user": np.arange(3).reshape(3, 1)}).rows == 3
+    assert PLAN.bind_inputs(make_inputs(range(3)) | {"user": np.arange(3).reshape(3, 1)}).rows == 3
 
 
 def test_strided_and_transposed_arrays_are_bound_as_the_values_they_show():
     inputs = make_inputs(range(4))
     wide = np.arange(8, dtype=I64)
-    bound = PLAN.bind(inputs | {"user": wide[::2], "floats": np.asfortranarray(inputs["floats"])})
+    bound = PLAN.bind_inputs(inputs | {"user": wide[::2], "floats": np.asfortranarray(inputs["floats"])})
     user, _, floats = bound.keep
     assert user.values.tolist() == [0, 2, 4, 6]
     assert floats.values.flags.c_contiguous
@@ -92,7 +93,7 @@ def test_strided_and_transposed_arrays_are_bound_as_the_values_they_show():
 
 
 def test_the_addresses_that_are_bound_are_kept_alive():
-    bound = PLAN.bind(make_inputs(range(4)))
+    bound = PLAN.bind_inputs(make_inputs(range(4)))
     words = np.frombuffer(bound.words, I64).reshape(-1, 4).tolist()
     for slot, (values, rows, stride, at) in zip(bound.keep, words, strict=True):
         assert (slot.values.ctypes.data, slot.rows, slot.stride) == (values, rows, stride)
@@ -192,7 +193,7 @@ refused = {
 @pytest.mark.parametrize(("change", "message"), refused.values(), ids=refused.keys())
 def test_an_input_that_does_not_fit_is_refused_by_name(change, message):
     with pytest.raises(BadInput, match=message):
-        PLAN.bind(make_inputs(range(3)) | change)
+        PLAN.bind_inputs(make_inputs(range(3)) | change)
 
 
 @pytest.mark.parametrize("name", ["user", "tags", "floats"])
@@ -200,7 +201,7 @@ def test_a_missing_input_is_refused_by_name(name):
     inputs = make_inputs(range(3))
     del inputs[name]
     with pytest.raises(BadInput, match=f"input {name!r} is missing"):
-        PLAN.bind(inputs)
+        PLAN.bind_inputs(inputs)
 
 
 ragged = SparsePlan(
@@ -223,11 +224,11 @@ ragged = SparsePlan(
 )
 def test_values_of_a_ragged_input_have_their_dtype_and_rank(values, message):
     with pytest.raises(BadInput, match=message):
-        ragged.bind({"ids": Ragged(values, splits(0, 3))})
+        ragged.bind_inputs({"ids": Ragged(values, splits(0, 3))})
 
 
 def test_all_empty_rows_of_strings_may_come_as_no_values_of_ints():
-    assert PLAN.bind(make_inputs(range(3)) | {"tags": Ragged.of([[], [], []])}).rows == 3
+    assert PLAN.bind_inputs(make_inputs(range(3)) | {"tags": Ragged.of([[], [], []])}).rows == 3
 
 
 def test_packed_strings_arrive_row_by_row():
@@ -241,12 +242,12 @@ def test_packed_strings_arrive_row_by_row():
             [TableEntry("t", 2, 0, hash_seed=3)],
         )
     )
-    assert plan.bind({"pair": Strings.of(["a", "b", "c", "d"])}).rows == 2
+    assert plan.bind_inputs({"pair": Strings.of(["a", "b", "c", "d"])}).rows == 2
     for count in (0, 3):
         with pytest.raises(BadInput, match=f"a multiple of 2 strings wanted, got {count}"):
-            plan.bind({"pair": Strings.of(["a"] * count)})
+            plan.bind_inputs({"pair": Strings.of(["a"] * count)})
     with pytest.raises(BadInput, match="strings wanted, got int64"):
-        plan.bind({"pair": np.zeros((2, 2), I64)})
+        plan.bind_inputs({"pair": np.zeros((2, 2), I64)})
 
 
 def test_a_string_input_of_two_tables_is_hashed_by_the_seed_of_each():
@@ -258,7 +259,7 @@ def test_a_string_input_of_two_tables_is_hashed_by_the_seed_of_each():
         )
     )
     words = Strings.of(["a", "b"])
-    bound = plan.bind({"word": words})
+    bound = plan.bind_inputs({"word": words})
     assert len(bound.keep) == 2, "tables with the same seed share the hashed values"
     sources = plan.plan[:, SOURCE]
     for feature, seed in enumerate([5, 9, 5]):
@@ -275,7 +276,7 @@ def test_a_string_input_of_two_tables_is_hashed_by_the_seed_of_each():
 )
 def test_no_array_raises_anything_but_bad_input(column, name):
     try:
-        bound = PLAN.bind(make_inputs([1]) | {name: column})
+        bound = PLAN.bind_inputs(make_inputs([1]) | {name: column})
     except BadInput:
         return
     assert column.dtype in (np.int64, np.float32)
@@ -295,14 +296,14 @@ PLAIN = SparsePlan(
 
 def packed(start, ids, age):
     """Both inputs in one buffer, behind `start` bytes of something else."""
-    places = Places(
+    places = BufferLayout(
         (
-            Place("ids", np.dtype(I64), len(ids), 3, 0),
-            Place("age", np.dtype(F32), len(age), 0, ids.nbytes),
+            ColumnLayout("ids", np.dtype(I64), len(ids), 3, 0),
+            ColumnLayout("age", np.dtype(F32), len(age), 0, ids.nbytes),
         ),
         ids.nbytes + age.nbytes,
     )
-    return Packed(b"x" * start + ids.tobytes() + age.tobytes(), start, places)
+    return PackedColumns(b"x" * start + ids.tobytes() + age.tobytes(), start, places)
 
 
 @given(
@@ -316,7 +317,7 @@ def test_packed_inputs_are_bound_as_their_columns_are_at_any_alignment(start, id
     np.testing.assert_array_equal(inputs["ids"], ids)
     np.testing.assert_array_equal(inputs["age"], age)
     for _ in range(2):
-        bound = PLAIN.bind(inputs)
+        bound = PLAIN.bind_inputs(inputs)
         assert bound.rows == len(ids)
         words = np.frombuffer(bound.words, I64).reshape(2, 4)
         assert words[:, 1:].tolist() == [[len(ids), 3, 0], [len(age), 1, 0]]
@@ -329,7 +330,7 @@ def test_packed_inputs_that_do_not_fit_are_refused_as_columns_are_every_time():
     inputs = packed(0, np.zeros((2, 3), I64), np.zeros(3, F32))
     for _ in range(2):
         with pytest.raises(BadInput, match=r"2 rows \(or 1\) wanted, got 3"):
-            PLAIN.bind(inputs)
+            PLAIN.bind_inputs(inputs)
 
 
 def test_a_plan_that_looks_at_values_takes_packed_inputs_as_columns():
@@ -337,7 +338,7 @@ def test_a_plan_that_looks_at_values_takes_packed_inputs_as_columns():
         with_features([Input("tag", "string")], [Feature("tag", "string", "tag", table="t")], [TableEntry("t", 2, 0)])
     )
     with pytest.raises(BadInput, match="strings wanted"):
-        plan.bind(Packed(b"\0" * 8, 0, Places((Place("tag", np.dtype(I64), 1, 0, 0),), 8)))
+        plan.bind_inputs(PackedColumns(b"\0" * 8, 0, BufferLayout((ColumnLayout("tag", np.dtype(I64), 1, 0, 0),), 8)))
 
 
 LIMITS = RequestLimits(max_rows=5, max_ids=16)
@@ -352,39 +353,39 @@ LIMITS = RequestLimits(max_rows=5, max_ids=16)
     ],
 )
 def test_a_request_beyond_its_limits_is_refused_before_its_values_are_looked_at(inputs, message, monkeypatch):
-    PLAN.bind(inputs)
+    PLAN.bind_inputs(inputs)
     monkeypatch.setattr(sparse, "hash_strings", None)
     with pytest.raises(TooLarge, match=message):
-        PLAN.bind(inputs, LIMITS)
+        PLAN.bind_inputs(inputs, LIMITS)
 
 
 def test_a_request_within_its_limits_is_bound_as_without():
     inputs = make_inputs(range(5), tags=[["a"] * 11, [], [], [], []])
-    bound, alike = PLAN.bind(inputs), PLAN.bind(inputs, LIMITS)
-    assert (alike.rows, alike.ids) == (bound.rows, bound.ids)
+    bound, row_invariants = PLAN.bind_inputs(inputs), PLAN.bind_inputs(inputs, LIMITS)
+    assert (row_invariants.rows, row_invariants.ids) == (bound.rows, bound.ids)
 
 
 def test_plain_and_packed_requests_are_held_to_the_limits_each_time():
     ids, age = np.zeros((6, 3), I64), np.zeros(6, F32)
     for inputs in [packed(0, ids, age)] * 2 + [{"ids": ids, "age": age}]:
         with pytest.raises(TooLarge, match="max_rows: at most 5 rows a request wanted, got 6"):
-            PLAIN.bind(inputs, LIMITS)
+            PLAIN.bind_inputs(inputs, LIMITS)
         with pytest.raises(TooLarge, match=r"max_ids: .* got 18"):
-            PLAIN.bind(inputs, RequestLimits(max_ids=17))
-        assert PLAIN.bind(inputs, RequestLimits(max_ids=18)).rows == 6
+            PLAIN.bind_inputs(inputs, RequestLimits(max_ids=17))
+        assert PLAIN.bind_inputs(inputs, RequestLimits(max_ids=18)).rows == 6
 
 
 def test_ids_of_one_row_do_not_count_for_every_row_that_they_are_broadcast_to():
     inputs = {"ids": np.zeros((1, 3), I64), "age": np.zeros(600, F32)}
-    assert PLAIN.bind(inputs, RequestLimits(max_ids=9)).rows == 600
+    assert PLAIN.bind_inputs(inputs, RequestLimits(max_ids=9)).rows == 600
     with pytest.raises(TooLarge, match="got 3, 3 of them in one row for 600 and so 3 times"):
-        PLAIN.bind(inputs, RequestLimits(max_ids=8))
+        PLAIN.bind_inputs(inputs, RequestLimits(max_ids=8))
 
 
 def test_few_layouts_are_kept(monkeypatch):
     monkeypatch.setattr(sparse, "MAX_LAYOUTS", 3)
     for rows in range(1, 9):
-        PLAIN.bind(packed(0, np.zeros((rows, 3), I64), np.zeros(rows, F32)))
+        PLAIN.bind_inputs(packed(0, np.zeros((rows, 3), I64), np.zeros(rows, F32)))
         assert len(PLAIN._layouts) <= 3
 
 
@@ -393,7 +394,7 @@ def test_blank_inputs_are_a_request_of_one_row(tmp_path):
     from tests.packages import manifest
 
     made = manifest()
-    assert SparsePlan(made).bind(blank_inputs(made)).rows == 1
+    assert SparsePlan(made).bind_inputs(blank_inputs(made)).rows == 1
 
 
 def test_infinite_numbers_that_only_a_transform_reads_are_refused_too():
@@ -404,6 +405,6 @@ def test_infinite_numbers_that_only_a_transform_reads_are_refused_too():
     features = [Feature("b", "id", "bucket", column=1, table="t")]
     made = dataclasses.replace(with_features(inputs, features, [TableEntry("t", 4, 3)]), transforms=[bucket])
     plan = SparsePlan(made)
-    assert plan.bind({"price": np.array([[0, np.nan], [3e38, -3e38]], F32)}).rows == 2
+    assert plan.bind_inputs({"price": np.array([[0, np.nan], [3e38, -3e38]], F32)}).rows == 2
     with pytest.raises(BadInput, match=r"input 'price': finite numbers \(or NaN\) wanted, got -inf in row 1, column 0"):
-        plan.bind({"price": np.array([[0, 1], [-np.inf, 2]], F32)})
+        plan.bind_inputs({"price": np.array([[0, 1], [-np.inf, 2]], F32)})

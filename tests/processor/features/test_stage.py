@@ -63,7 +63,7 @@ def table():
 
 
 def fill(plan, table, inputs):
-    bound = plan.bind(inputs)
+    bound = plan.bind_inputs(inputs)
     x = np.zeros((bound.rows, plan.width), np.float32)
     spans, counts = np.array([[0, bound.rows]], np.int64), np.zeros((1, 2), np.int64)
     plan.fill(np.array([table.descriptor()], np.int64), 0, [bound], spans, x, counts)
@@ -91,13 +91,13 @@ def test_infinite_numbers_are_refused_before_the_stage_runs_but_may_come_of_it(t
 
     stage = Endless()
     plan, inputs = SparsePlan(manifest(), stage), {"word": words("a"), "values": np.zeros((2, 3), np.float32)}
-    bound, out = plan.bind(inputs), np.zeros((2, plan.width), np.float32)
+    bound, out = plan.bind_inputs(inputs), np.zeros((2, plan.width), np.float32)
     spans, counts = np.array([[0, 2]], np.int64), np.zeros((1, 2), np.int64)
     plan.fill(np.array([table.descriptor()], np.int64), 0, [bound], spans, out, counts)
     assert np.isinf(out).sum() == 2
     inputs["values"][1, 2] = np.inf
     with pytest.raises(BadInput, match=r"input 'values': finite numbers .* got inf in row 1, column 2"):
-        plan.bind(inputs)
+        plan.bind_inputs(inputs)
     assert stage.calls == 1
 
 
@@ -113,9 +113,9 @@ def test_a_request_is_checked_before_the_stage_runs(table):
     stage = Lengths()
     plan = SparsePlan(manifest(), stage)
     with pytest.raises(BadInput, match="input 'values'"):
-        plan.bind({"word": words("a"), "values": np.zeros((1, 4), np.float32)})
+        plan.bind_inputs({"word": words("a"), "values": np.zeros((1, 4), np.float32)})
     with pytest.raises(BadInput, match="'id' is not one of the model's"):
-        plan.bind({"word": words("a"), "values": np.zeros((1, 3), np.float32), "id": np.zeros(1, np.int64)})
+        plan.bind_inputs({"word": words("a"), "values": np.zeros((1, 3), np.float32), "id": np.zeros(1, np.int64)})
     assert stage.calls == 0
 
 

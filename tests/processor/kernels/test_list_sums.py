@@ -44,7 +44,7 @@ def test_lists_of_any_length_add_up_as_their_rows_do_one_after_another(lengths, 
     columns = {"a": lengths, "b": lengths[:1] if broadcast else lengths[::-1]}
     # Two of three ids are known.
     sent = {n: random.integers(0, KNOWN * 3 // 2, sum(each)) for n, each in columns.items()}
-    bound = plan.bind({n: Ragged(sent[n], np.cumsum([0, *each])) for n, each in columns.items()})
+    bound = plan.bind_inputs({n: Ragged(sent[n], np.cumsum([0, *each])) for n, each in columns.items()})
     out, counts = np.full((len(lengths), 2 * dim), 77, F32), np.zeros((1, 2), np.int64)
     plan.fill(np.array([table.descriptor()], np.int64), 0, [bound], np.array([[0, len(lengths)]]), out, counts)
 

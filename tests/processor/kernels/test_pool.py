@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.features.plan import SparsePlan, Unfit
+from freshet_serving.processor.features.plan import NonFiniteInput, SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
@@ -92,11 +92,11 @@ DESCRIPTORS = np.array([t.descriptor() for t in TABLES], np.int64)
 
 def run(requests, spans=None, plan=PLAN, tables=DESCRIPTORS, epoch=0):
     """(out, counts) of the requests by the kernel; by default all rows of each."""
-    bound = [plan.bind(r) for r in requests]
+    bound = [plan.bind_inputs(r) for r in requests]
     spans = [(0, b.rows) for b in bound] if spans is None else spans
     out = np.full((sum(rows for _, rows in spans) + 2, plan.width), 77, F32)
     counts = np.zeros((len(tables), 2), np.int64)
-    with suppress(Unfit):
+    with suppress(NonFiniteInput):
         plan.fill(tables, epoch, bound, np.array(spans, np.int64), out, counts)
     assert (out[-2:] == 77).all()
     return out[:-2], counts
@@ -219,26 +219,26 @@ def test_any_spans_of_requests_are_those_rows_of_the_whole(batch, data):
 
 
 @settings(max_examples=60, deadline=None)
-@given(request=requests(), most_ids=st.integers(1, 6))
-def test_what_all_rows_have_in_common_is_the_same_to_the_bit_in_whatever_parts_it_is_looked_up(request, most_ids):
-    bound = PLAN.bind(request[0])
+@given(request=requests(), max_ids=st.integers(1, 6))
+def test_what_all_rows_have_in_common_is_the_same_to_the_bit_in_whatever_parts_it_is_looked_up(request, max_ids):
+    bound = PLAN.bind_inputs(request[0])
     wanted, counts = run([request[0]])
-    alike = PLAN.alike(bound, most_ids)
-    if alike is None:
+    row_invariants = PLAN.row_invariants(bound, max_ids)
+    if row_invariants is None:
         assert 1 not in [source.rows for source in bound.keep]
         return
     row, own = np.zeros((1, PLAN.width), F32), np.zeros_like(counts)
-    for part in alike.parts:
+    for part in row_invariants.parts:
         before = own[:, 0].sum()
         part.fill(DESCRIPTORS, 0, row, own)
         # Lists that are laid out side by side are short, and stay whole.
-        assert own[:, 0].sum() - before <= max(most_ids, 3)
+        assert own[:, 0].sum() - before <= max(max_ids, 3)
     out = np.repeat(row, bound.rows, 0)
-    alike.varying.fill(DESCRIPTORS, 0, [bound], np.array([[0, bound.rows]]), out, own)
+    row_invariants.varying.fill(DESCRIPTORS, 0, [bound], np.array([[0, bound.rows]]), out, own)
     np.testing.assert_array_equal(out, wanted)
     np.testing.assert_array_equal(own, counts)
-    assert alike.ids <= bound.ids
-    assert bound.rows > 1 or alike.ids == bound.ids
+    assert row_invariants.ids <= bound.ids
+    assert bound.rows > 1 or row_invariants.ids == bound.ids
 
 
 @settings(max_examples=40, deadline=None)
@@ -325,19 +325,19 @@ def test_log1p_keeps_the_sign_and_missing_is_zero(value, wanted):
 @given(hnp.arrays(F32, (3, 3), elements=st.floats(width=32)), st.integers(0, 2), st.integers(1, 3))
 def test_a_float_beyond_its_size_is_told_of_where_its_row_is_filled_and_found(values, first, rows):
     rows = min(rows, 3 - first)
-    bound = PLAN.bind(one_row(packed=values))
+    bound = PLAN.bind_inputs(one_row(packed=values))
     out, counts = np.zeros((rows, PLAN.width), F32), np.zeros((len(DESCRIPTORS), 2), np.int64)
     told = []
     try:
         PLAN.fill(DESCRIPTORS, 0, [bound], np.array([[first, rows]]), out, counts)
-    except Unfit as error:
+    except NonFiniteInput as error:
         told.append(str(error))
     # NaN is a missing value, and 0 by now; whatever was to be filled is.
-    assert told == ([] if np.isfinite(out).all() else [str(PLAN.refusal(bound))])
-    whole, refusal = run([one_row(packed=values)])[0], PLAN.refusal(bound)
-    assert (refusal is None) == np.isfinite(whole).all()
-    if refusal is not None:
-        assert str(refusal).startswith("input 'packed': ")
+    assert told == ([] if np.isfinite(out).all() else [str(PLAN.non_finite_error(bound))])
+    whole, non_finite_error = run([one_row(packed=values)])[0], PLAN.non_finite_error(bound)
+    assert (non_finite_error is None) == np.isfinite(whole).all()
+    if non_finite_error is not None:
+        assert str(non_finite_error).startswith("input 'packed': ")
     floats = np.concatenate([column_of(whole, name) for name, kind, *_ in FEATURES if kind == "float"])
     if np.isfinite(whole).all():
         assert PLAN.largest(bound) == np.abs(floats).max()
@@ -409,7 +409,7 @@ def test_rows_of_every_type_pool_as_their_float32_values(dtype, dim, lengths):
     )
     lists = [random.integers(0, 51, n).tolist() for n in lengths]
     one = random.integers(0, 51, len(lists))
-    bound = plan.bind({"one": one, "many": Ragged.of(lists)})
+    bound = plan.bind_inputs({"one": one, "many": Ragged.of(lists)})
     out = np.empty((len(lists), 4 * dim), F32)
     tables = np.array([served.descriptor()], np.int64)
     plan.fill(tables, 1, [bound], np.array([[0, len(lists)]]), out, np.zeros((1, 2), np.int64))
@@ -465,7 +465,7 @@ def test_a_broadcast_row_is_computed_once_and_equals_the_row_sent_again_and_agai
 
 
 def test_counts_are_added_to_what_is_there():
-    bound = PLAN.bind(one_row())
+    bound = PLAN.bind_inputs(one_row())
     out, counts = np.empty((1, PLAN.width), F32), np.full((3, 2), 100, np.int64)
     PLAN.fill(DESCRIPTORS, 0, [bound], np.array([[0, 1]]), out, counts)
     np.testing.assert_array_equal(counts - 100, run([one_row()])[1])

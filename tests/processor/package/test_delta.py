@@ -392,25 +392,25 @@ small = manifest(users=20, tags=3)
 )
 def test_a_delta_that_does_not_fit_the_model_is_refused(change, message):
     delta = make_delta(1, [1, 2], [3], dense_seed=1)
-    delta.check(small)
+    delta.check_fits(small)
     change(delta)
     with pytest.raises(BadInput, match=message):
-        delta.check(small)
+        delta.check_fits(small)
 
 
 @pytest.mark.parametrize(("keys", "removed"), [([1, 2], []), ([], [3])])
 def test_a_table_that_the_stage_reads_too_takes_no_delta(keys, removed):
     read_twice = dataclasses.replace(small, copies={"user": ""})
-    make_delta(1, [], []).check(read_twice)
+    make_delta(1, [], []).check_fits(read_twice)
     with pytest.raises(BadInput, match="table 'user' cannot be changed by deltas"):
-        make_delta(1, keys, removed).check(read_twice)
+        make_delta(1, keys, removed).check_fits(read_twice)
 
 
 def test_a_table_that_is_a_weight_too_changes_with_it():
     tied = dataclasses.replace(small, copies={"user": "mlp_0/bias"})
-    make_delta(1, [1, 2], [3], dense_seed=1).check(tied)
+    make_delta(1, [1, 2], [3], dense_seed=1).check_fits(tied)
     with pytest.raises(BadInput, match="table 'user' changes without dense weight 'mlp_0/bias'"):
-        make_delta(1, [1, 2], [3]).check(tied)
+        make_delta(1, [1, 2], [3]).check_fits(tied)
 
 
 @pytest.mark.parametrize(
@@ -420,12 +420,12 @@ def test_a_delta_whose_rows_the_tables_type_or_a_score_cannot_hold_is_refused(dt
     typed = dataclasses.replace(small, tables=[dataclasses.replace(t, dtype=dtype) for t in small.tables])
     delta = make_delta(1, [1, 2], [3])
     delta.tables["user"].rows[1, 2] = -np.nextafter(np.float32(below), np.float32(0))
-    delta.check(typed)
+    delta.check_fits(typed)
     for value in (below, -1e30, 3.4e38):
         delta.tables["user"].rows[1, 2] = value
         wanted = rf"^delta: table 'user': rows: expected numbers below {below:g} for {dtype}, got {abs(value):g}$"
         with pytest.raises(BadInput, match=wanted.replace("+", r"\+")):
-            delta.check(typed)
+            delta.check_fits(typed)
 
 
 def test_a_poisoned_value_is_found_in_every_block(monkeypatch):

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.package.delta import parse_delta
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.packages import make_delta, make_weights, write_package
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "publish_delta.go"
@@ -41,10 +41,10 @@ def test_a_file_that_a_go_program_drops_is_a_delta_of_the_chain(tmp_path):
     }
 
     assert drop(folder, changes, tmp_path).startswith("small 1.1: ")
-    ledger = Ledger.of(Repository(tmp_path / "repository").version("small"))
+    change_log = ChangeLog.of(Repository(tmp_path / "repository").version("small"))
 
-    assert ledger.history.head.step == 1
-    delta = ledger.read_delta(ledger.history.head)
+    assert change_log.history.head.step == 1
+    delta = change_log.read_delta(change_log.history.head)
     assert delta.tables["user"].keys.tolist() == [30, -2]
     wanted = np.array(changes["tables"]["user"]["rows"], np.float32)
     assert delta.tables["user"].rows.tobytes() == wanted.tobytes()
@@ -56,14 +56,14 @@ def test_a_file_that_a_go_program_drops_is_a_delta_of_the_chain(tmp_path):
 
 def test_after_a_rollback_the_next_one_takes_a_new_step(tmp_path):
     folder = write_package(tmp_path / "repository")
-    ledger = Ledger.of(Repository(tmp_path / "repository").version("small"))
+    change_log = ChangeLog.of(Repository(tmp_path / "repository").version("small"))
     for step in (1, 2):
-        ledger.publish(make_delta(step, [step]))
-    ledger.rollback(1)
+        change_log.publish(make_delta(step, [step]))
+    change_log.rollback(1)
     rows = {"tables": {"user": {"dim": 4, "keys": [3], "rows": [[1, 2, 3, 4]]}}}
 
     assert drop(folder, rows, tmp_path, step=3, parent=1).startswith("small 1.3: ")
-    again = Ledger.of(Repository(tmp_path / "repository").version("small"))
+    again = ChangeLog.of(Repository(tmp_path / "repository").version("small"))
     assert [link.step for link in again.history.line()] == [0, 1, 3]
     assert "file exists" in drop(folder, rows, tmp_path, step=3, parent=1)
 

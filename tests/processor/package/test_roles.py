@@ -4,7 +4,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest import ExecutableEntry, Feature, File, Input, Manifest, Output
-from freshet_serving.processor.package.roles import columns, division, lane_width, user_features
+from freshet_serving.processor.package.roles import columns, division, user_column_count, user_features
 
 
 def feature(name, offset, side, source=None, column=-1):
@@ -50,7 +50,7 @@ def test_the_users_features_are_those_of_inputs_that_are_the_users_alone():
 
 
 def test_the_lane_holds_all_that_is_lent_in_the_smallest_bucket():
-    assert [lane_width(n, 64) for n in (1, 64, 65, 1041)] == [1, 1, 2, 17]
+    assert [user_column_count(n, 64) for n in (1, 64, 65, 1041)] == [1, 1, 2, 17]
 
 
 def test_a_division_says_what_each_part_reads_and_writes():
@@ -59,7 +59,7 @@ def test_a_division_says_what_each_part_reads_and_writes():
     assert ([f.name for f in found.user.features], found.user.width, found.user.outputs) == (["a", "b"], 2, {"u": 130})
     assert [f.name for f in found.candidate.features] == ["i", "c"]
     assert (found.candidate.width, found.candidate.outputs) == (2 + 3, {"score": 1, "wide": 3})
-    assert (found.rows, found.lane) == (64, 3)
+    assert (found.rows, found.user_columns) == (64, 3)
 
 
 def test_a_graph_that_is_not_divided_has_no_division():

@@ -19,11 +19,11 @@ def test_a_new_key_signs_and_its_public_half_knows_it(tmp_path):
     one, known = Signer.read(private), PublicKey.read(public)
     assert (one.id, known.id, PublicKey.read(private).id) == (key, key, key)
     signature = one.sign(b"data")
-    assert known.made(signature, b"data")
-    assert not known.made(signature, b"date")
-    assert not known.made(signer("other").sign(b"data"), b"data")
-    assert not known.made(signature.upper(), b"data")
-    assert not known.made("", b"data")
+    assert known.verify(signature, b"data")
+    assert not known.verify(signature, b"date")
+    assert not known.verify(signer("other").sign(b"data"), b"data")
+    assert not known.verify(signature.upper(), b"data")
+    assert not known.verify("", b"data")
 
 
 @pytest.mark.parametrize("there", ["team.key", "team.pub"])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from freshet_serving.processor.backends.buffers import Buffers, Ends
+from freshet_serving.processor.backends.buffers import Buffers, IoShape
 from freshet_serving.processor.backends.cost import CostTable
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.generation import Generation
@@ -31,10 +31,10 @@ class FakeReplica:
 
     def __init__(self, costs=None, hold=None):
         self.costs = CostTable(costs or {1: 1.0, 4: 1.5})
-        self.plan = SimpleNamespace(width=1, fill=self.fill, alike=lambda bound, most_ids: None)
+        self.plan = SimpleNamespace(width=1, fill=self.fill, row_invariants=lambda bound, max_ids: None)
         self.outputs = {"y": 1, "z": 2}
         self.manifest = SimpleNamespace(model="m", tables=["t"])
-        self.remote = self.once = None
+        self.remote = self.user_split = None
         self.in_thread = False
         self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold
         self.step, self.pins = 1, {}
@@ -44,18 +44,18 @@ class FakeReplica:
     def pin(self, reader):
         assert self.pins.get(reader) is None, "a reader holds one pin"
         self.pins[reader] = self.step
-        executables = {b: SimpleNamespace(bucket=b, bind=self.binder(b)) for b in self.costs.cost}
+        executables = {b: SimpleNamespace(bucket=b, bind_buffers=self.binder(b)) for b in self.costs.cost}
         return SimpleNamespace(
             generation=Generation(1, self.step), tables=None, epoch=self.step, executables=executables
         )
 
     @property
-    def flip(self):
+    def publish_seq(self):
         return self.step
 
-    def lend(self):
+    def borrow_buffers(self):
         return Buffers(
-            {WHOLE: Ends(self.plan.width, self.outputs, max(self.costs.cost))},
+            {WHOLE: IoShape(self.plan.width, self.outputs, max(self.costs.cost))},
             len(self.manifest.tables),
             len(self.outputs),
         )
@@ -85,7 +85,7 @@ class FakeReplica:
     def binder(self, bucket):
         log = self.log
 
-        def bind(x, outputs):
+        def bind_buffers(x, outputs):
             log.binds += 1
             assert x.shape == (bucket, 1)
 
@@ -96,7 +96,7 @@ class FakeReplica:
 
             return run
 
-        return bind
+        return bind_buffers
 
 
 def call(done, reply):

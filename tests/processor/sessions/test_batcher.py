@@ -39,22 +39,22 @@ class Batching(RuleBasedStateMachine):
         rows=st.integers(1, 60),
         ids=st.sampled_from([3, 3, 4]),
         slack=st.none() | st.integers(-1, 6),
-        piece_rows=st.sampled_from([0, 0, 0, 1, 5, 100]),
+        chunk_rows=st.sampled_from([0, 0, 0, 1, 5, 100]),
         first=st.sampled_from([(0, 0), (0, 0), (2, 0), (3, 2)]),
     )
-    def put(self, owner, rows, ids, slack, piece_rows, first):
+    def put(self, owner, rows, ids, slack, chunk_rows, first):
         now_s = self.clock.now_s()
         deadline_s = None if slack is None else now_s + slack
-        first = first if piece_rows else (0, 0)
-        ticket = Owned(rows, ids * rows, deadline_s, piece_rows, *first, target=owner, number=len(self.whole))
-        alike = [t for t in self.waiting if bool(t.piece_rows) == bool(piece_rows)]
-        asked = {"ids": ticket.ids, "divided": piece_rows > 0}
+        first = first if chunk_rows else (0, 0)
+        ticket = Owned(rows, ids * rows, deadline_s, chunk_rows, *first, target=owner, number=len(self.whole))
+        alike = [t for t in self.waiting if bool(t.chunk_rows) == bool(chunk_rows)]
+        asked = {"ids": ticket.ids, "divided": chunk_rows > 0}
         room = (
             sum(t.rows for t in alike) + rows <= self.max_queue_rows
             and sum(t.ids for t in alike) + ticket.ids <= 3 * self.max_queue_rows
         )
         if room or not alike:
-            self.batcher.admit(rows, 0.0, None, 1, 0.0, **asked)
+            self.batcher.check_capacity(rows, 0.0, None, 1, 0.0, **asked)
             self.batcher.put(ticket, owner, now_s)
             self.waiting.append(ticket)
             self.whole.append(rows)
@@ -62,7 +62,7 @@ class Batching(RuleBasedStateMachine):
             self.until_s = None
         else:
             with pytest.raises(Overloaded):
-                self.batcher.admit(rows, 0.0, None, 1, 0.0, **asked)
+                self.batcher.check_capacity(rows, 0.0, None, 1, 0.0, **asked)
 
     @rule(seconds=st.integers(0, 3))
     def wait(self, seconds):
@@ -80,7 +80,7 @@ class Batching(RuleBasedStateMachine):
                 self.waiting.remove(ticket)
                 self.left.append(ticket)
             else:
-                assert ticket.rows in (0, ticket.piece_rows), "only a piece leaves a rest behind"
+                assert ticket.rows in (0, ticket.chunk_rows), "only a piece leaves a rest behind"
                 assert ticket in taken.batch
                 assert ticket.rows or not self.gone[number], "what has no rows comes first"
         for ticket in taken.batch:
@@ -89,23 +89,23 @@ class Batching(RuleBasedStateMachine):
             alone_s = self.batcher.predict_s(ticket.target, ticket.rows, ticket.ids)
             assert ticket.deadline_s <= now_s or now_s + alone_s > ticket.deadline_s
         assert len({id(t.target) for t in taken.batch}) <= 1
-        if taken.batch and taken.batch[0].piece_rows:
+        if taken.batch and taken.batch[0].chunk_rows:
             (piece,) = taken.batch
-            assert piece.rows <= piece.piece_rows
+            assert piece.rows <= piece.chunk_rows
             return
-        assert not any(t.piece_rows for t in taken.batch)
+        assert not any(t.chunk_rows for t in taken.batch)
         assert sum(t.rows for t in taken.batch) <= self.max_rows or len(taken.batch) == 1
         # Of one target the most urgent leave first, and in order of arrival where they are equally urgent.
         places = [(due_s(t), t.arrived_s) for t in taken.batch]
         assert places == sorted(places)
         if taken.batch:
-            behind = [t for t in self.waiting if t.target is taken.batch[0].target and not t.piece_rows]
+            behind = [t for t in self.waiting if t.target is taken.batch[0].target and not t.chunk_rows]
             assert all(due_s(t) >= places[-1][0] for t in behind)
             assert taken.until_s is None
         elif self.window_s == 0 or hurry:
             assert not self.waiting, "an idle session takes what there is"
         elif self.waiting:
-            assert not any(t.piece_rows for t in self.waiting), "the window is for what others may join"
+            assert not any(t.chunk_rows for t in self.waiting), "the window is for what others may join"
             oldest_s = min(t.arrived_s for t in self.waiting)
             assert now_s < taken.until_s <= oldest_s + self.window_s
             assert now_s < oldest_s + self.window_s
@@ -125,14 +125,14 @@ class Batching(RuleBasedStateMachine):
             assert batcher.queue_rows == sum(t.rows for t in waiting)
             assert len(batcher) == len(waiting)
             assert len({id(t) for t in self.left}) == len(self.left)
-            assert batcher.work_s == pytest.approx(sum(t.target.costs.share(t.rows, t.ids) for t in waiting))
+            assert batcher.work_s == pytest.approx(sum(t.target.costs.amortised_s(t.rows, t.ids) for t in waiting))
             assert (batcher.batches(9) > 0) == bool(waiting)
 
     def teardown(self):
         while getattr(self, "waiting", None):
-            before = self.batcher.queue_rows + sum(t.first_pieces for t in self.waiting)
+            before = self.batcher.queue_rows + sum(t.lookup_chunks for t in self.waiting)
             self.take(hurry=True)
-            assert self.batcher.queue_rows + sum(t.first_pieces for t in self.waiting) < before
+            assert self.batcher.queue_rows + sum(t.lookup_chunks for t in self.waiting) < before
         assert getattr(self, "gone", 0) == getattr(self, "whole", 0)
 
 
@@ -203,7 +203,7 @@ def test_saturated_models_are_given_the_same_work_whatever_their_batches_are():
         batch = batcher.take(0.0).batch
         name, target = ("small", small) if batch[0] in of_small else ("large", large)
         assert name == "small" or batch[0] in of_large
-        given[name] += target.costs.predict(sum(ticket.rows for ticket in batch), 0)
+        given[name] += target.costs.batch_s(sum(ticket.rows for ticket in batch), 0)
     assert given["small"] == pytest.approx(given["large"], abs=0.03)
 
 
@@ -229,10 +229,10 @@ def test_a_ticket_without_a_deadline_does_not_starve():
 
 def test_one_ticket_larger_than_batch_and_queue_is_admitted_when_the_queue_is_empty():
     batcher = Batcher(4, 10)
-    batcher.admit(1000, 0.0, None, 1, 0.0)
+    batcher.check_capacity(1000, 0.0, None, 1, 0.0)
     huge = put(batcher, 1000)
     with pytest.raises(Overloaded):
-        batcher.admit(1, 0.0, None, 1, 0.0)
+        batcher.check_capacity(1, 0.0, None, 1, 0.0)
     assert batcher.take(0.0).batch == huge
     assert batcher.queue_rows == 0
 
@@ -242,7 +242,7 @@ def test_a_full_queue_sheds_with_the_time_that_it_takes_to_drain():
     batcher = Batcher(4, 10)
     put(batcher, 5, 5, target=target)
     with pytest.raises(Overloaded, match="at most 10 rows wait, 10 do") as shed:
-        batcher.admit(1, 0.0, None, 2, 3.0)
+        batcher.check_capacity(1, 0.0, None, 2, 3.0)
     assert shed.value.retry_after_s == pytest.approx((10 * 0.5 + 3.0) / 2, rel=1e-3)
     assert not shed.value.late
 
@@ -251,25 +251,25 @@ def test_a_request_that_cannot_be_answered_in_time_is_refused_with_the_wait():
     target = Target(cost={1: 0.01})
     batcher = Batcher(4, 1000)
     put(batcher, 4, 4, 2, target=target, deadline_s=0.12)
-    batcher.admit(1, 0.01, 0.2, 1, 0.0)
+    batcher.check_capacity(1, 0.01, 0.2, 1, 0.0)
     with pytest.raises(Overloaded, match=r"an answer may take 160\.0 ms, the request gives it 100\.0 ms") as shed:
-        batcher.admit(1, 0.01, 0.1, 1, 0.0)
+        batcher.check_capacity(1, 0.01, 0.1, 1, 0.0)
     assert shed.value.late
     assert shed.value.retry_after_s == pytest.approx(0.1, rel=1e-3)
     # Half as long on two sessions.
-    batcher.admit(1, 0.01, 0.1, 2, 0.0)
+    batcher.check_capacity(1, 0.01, 0.1, 2, 0.0)
 
 
 def test_a_request_in_a_hurry_does_not_wait_for_those_that_have_time():
     batcher = Batcher(4, 1000)
     put(batcher, *[4] * 20, target=Target(cost={1: 0.01}))
-    batcher.admit(1, 0.01, 0.05, 1, 0.0)
+    batcher.check_capacity(1, 0.01, 0.05, 1, 0.0)
     with pytest.raises(Overloaded):
-        batcher.admit(1, 0.01, 0.8, 1, 0.0)
+        batcher.check_capacity(1, 0.01, 0.8, 1, 0.0)
 
 
 def test_nothing_is_refused_for_its_deadline_when_nothing_waits_before_it():
-    Batcher(4, 1000).admit(1, 100.0, 0.001, 1, 0.0)
+    Batcher(4, 1000).check_capacity(1, 100.0, 0.001, 1, 0.0)
 
 
 def test_expired_tickets_go_one_by_one_and_the_live_ones_between_them_run_together():
@@ -352,11 +352,11 @@ def test_a_session_leaves_the_others_their_share_if_that_is_worth_a_batch():
 
 def test_the_pace_follows_what_sessions_take_and_one_slow_batch_hardly_moves_it():
     batcher = Batcher(4, 100)
-    batcher.paced(1.0, 1000.0)
-    assert 1.0 < batcher.pace < 1.04
+    batcher.record_duration(1.0, 1000.0)
+    assert 1.0 < batcher.slowdown < 1.04
     for _ in range(200):
-        batcher.paced(batcher.pace, 3.0)
-    assert batcher.pace == pytest.approx(3.0, rel=0.01)
+        batcher.record_duration(batcher.slowdown, 3.0)
+    assert batcher.slowdown == pytest.approx(3.0, rel=0.01)
     assert batcher.predict_s(TARGETS[1], 1, 0) == pytest.approx(1.5, rel=0.01)
 
 
@@ -393,7 +393,7 @@ def simulate(rate, seconds, timeout_s, *, sessions=2, seed=0, noise=0.2, wrong=1
             try:
                 own_s = batcher.predict_s(target, rows, ticket.ids)
                 if admission:
-                    batcher.admit(rows, own_s, timeout_s, sessions, running_s)
+                    batcher.check_capacity(rows, own_s, timeout_s, sessions, running_s)
                 batcher.put(ticket, target, now_s)
             except Overloaded:
                 outcome.refused += 1
@@ -401,7 +401,7 @@ def simulate(rate, seconds, timeout_s, *, sessions=2, seed=0, noise=0.2, wrong=1
             free += 1
             tickets, predicted_s, took_s = batch
             running_s -= predicted_s
-            batcher.paced(predicted_s, took_s)
+            batcher.record_duration(predicted_s, took_s)
             good = sum(now_s <= t.deadline_s for t in tickets)
             outcome.good += good
             outcome.late += len(tickets) - good
@@ -411,7 +411,7 @@ def simulate(rate, seconds, timeout_s, *, sessions=2, seed=0, noise=0.2, wrong=1
             if taken.batch:
                 rows, ids = sum(t.rows for t in taken.batch), sum(t.ids for t in taken.batch)
                 predicted_s = batcher.predict_s(target, rows, ids)
-                took_s = wrong * target.costs.predict(rows, ids) * random.lognormal(0, noise)
+                took_s = wrong * target.costs.batch_s(rows, ids) * random.lognormal(0, noise)
                 running_s += predicted_s
                 free -= 1
                 heapq.heappush(events, (now_s + took_s, next(order), "end", (taken.batch, predicted_s, took_s)))
@@ -460,8 +460,8 @@ def test_the_last_ticket_is_dropped_too_when_it_would_be_late_behind_a_batch():
 def test_a_clock_that_stood_still_says_nothing_about_the_pace():
     batcher = Batcher(4, 100)
     for predicted_s, measured_s in ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0)):
-        batcher.paced(predicted_s, measured_s)
-    assert batcher.pace == 1.0
+        batcher.record_duration(predicted_s, measured_s)
+    assert batcher.slowdown == 1.0
 
 
 def test_what_a_model_was_given_is_forgotten_with_its_last_ticket():
@@ -472,4 +472,4 @@ def test_what_a_model_was_given_is_forgotten_with_its_last_ticket():
         pass
     put(batcher, 1)
     assert len(list(batcher.drain())) == 1
-    assert (batcher._accounts, batcher._lanes) == ({}, {})
+    assert (batcher._accounts, batcher._target_queues) == ({}, {})

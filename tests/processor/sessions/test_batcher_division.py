@@ -9,8 +9,8 @@ from freshet_serving.processor.sessions.batcher import PATIENCE_S, Batcher
 from tests.processor.sessions.tickets import TARGETS, Owned, Target, put
 
 
-def divided(batcher, rows, piece_rows, target=TARGETS[0], now_s=0.0, deadline_s=None):
-    ticket = Owned(rows, 0, deadline_s, piece_rows, target=target)
+def divided(batcher, rows, chunk_rows, target=TARGETS[0], now_s=0.0, deadline_s=None):
+    ticket = Owned(rows, 0, deadline_s, chunk_rows, target=target)
     batcher.put(ticket, target, now_s)
     return ticket
 
@@ -20,7 +20,7 @@ def pieces(batcher, count, now_s=0.0):
     left = []
     for _ in range(count):
         batch = batcher.take(now_s).batch
-        left += [(t.first, t.rows) if t.piece_rows else t for t in batch]
+        left += [(t.first, t.rows) if t.chunk_rows else t for t in batch]
     return left
 
 
@@ -50,18 +50,18 @@ def test_what_comes_anew_with_every_turn_does_not_keep_a_large_request_from_its_
 
 @given(
     takes=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 8)), min_size=1, max_size=60),
-    piece_rows=st.integers(1, 12),
+    chunk_rows=st.integers(1, 12),
 )
 @settings(max_examples=50, deadline=None)
-def test_while_both_wait_neither_is_given_more_than_a_batch_and_a_piece_ahead_of_the_other(takes, piece_rows):
+def test_while_both_wait_neither_is_given_more_than_a_batch_and_a_piece_ahead_of_the_other(takes, chunk_rows):
     batcher, target = Batcher(8, 10_000), linear(rows=8)
-    divided(batcher, 5000, piece_rows, target)
-    given, most = [0, 0], 8 + piece_rows
+    divided(batcher, 5000, chunk_rows, target)
+    given, most = [0, 0], 8 + chunk_rows
     for count, rows in takes:
         put(batcher, *[rows] * count, target=target)
         both = len(batcher) > 1
         (first, *_) = batch = batcher.take(0.0).batch
-        given[first.piece_rows > 0] += sum(t.rows for t in batch)
+        given[first.chunk_rows > 0] += sum(t.rows for t in batch)
         # Where nothing else waited the large one has the time to itself, and nobody owes anybody for it.
         given = given if both else [0, 0]
         assert abs(given[0] - given[1]) <= most
@@ -132,23 +132,23 @@ def test_a_large_request_that_cannot_be_done_in_time_any_more_expires_with_what_
 def test_what_is_divided_and_what_is_not_have_room_of_their_own():
     batcher = Batcher(4, 10)
     large = divided(batcher, 1000, 4)
-    batcher.admit(10, 0.0, None, 1, 0.0)
+    batcher.check_capacity(10, 0.0, None, 1, 0.0)
     put(batcher, 10)
     for asked in ({"rows": 1}, {"rows": 1, "divided": True}):
         with pytest.raises(Overloaded, match="at most 10 rows wait"):
-            batcher.admit(own_s=0.0, patience_s=None, sessions=1, running_s=0.0, **asked)
+            batcher.check_capacity(own_s=0.0, slack_s=None, sessions=1, running_s=0.0, **asked)
     assert batcher.queue_rows == large.rows + 10
 
 
 def test_a_queue_is_full_of_ids_as_it_is_of_rows_and_one_request_of_more_finds_room_in_an_empty_one():
     batcher = Batcher(4, 1000, max_queue_ids=100)
-    batcher.admit(1, 0.0, None, 1, 0.0, ids=101)
+    batcher.check_capacity(1, 0.0, None, 1, 0.0, ids=101)
     batcher.put(Owned(1, 101, target=TARGETS[0]), TARGETS[0], 0.0)
     with pytest.raises(Overloaded, match="at most 100 ids wait, 101 do"):
-        batcher.admit(1, 0.0, None, 1, 0.0, ids=1)
+        batcher.check_capacity(1, 0.0, None, 1, 0.0, ids=1)
     batcher.take(0.0)
     batcher.put(Owned(1, 60, target=TARGETS[0]), TARGETS[0], 0.0)
-    batcher.admit(1, 0.0, None, 1, 0.0, ids=40)
+    batcher.check_capacity(1, 0.0, None, 1, 0.0, ids=40)
 
 
 def test_rows_of_very_many_ids_do_not_pile_up_in_one_batch():
@@ -166,7 +166,7 @@ def test_ids_that_all_rows_share_are_the_first_pieces():
     batcher.put(whole, target, 0.0)
     taken = [batcher.take(0.0).batch[0] for _ in range(3)]
     assert [(t.rows, t.ids) for t in taken] == [(4, 1008), (4, 8), (2, 4)]
-    assert [t.share_s for t in taken] == [pytest.approx(target.costs.share(t.rows, t.ids)) for t in taken]
+    assert [t.cost_s for t in taken] == [pytest.approx(target.costs.amortised_s(t.rows, t.ids)) for t in taken]
 
 
 def test_what_is_promised_counts_the_turns_of_large_requests_and_no_more_of_them_than_that():
@@ -176,10 +176,10 @@ def test_what_is_promised_counts_the_turns_of_large_requests_and_no_more_of_them
     divided(batcher, 4000, 4, target)
     assert alone_s == pytest.approx(0.08, rel=1e-3)
     assert batcher.work_before_s(0.5) == pytest.approx(2 * alone_s + 0.04, rel=1e-3)
-    batcher.admit(1, 0.01, 0.35, 1, 0.0)
+    batcher.check_capacity(1, 0.01, 0.35, 1, 0.0)
     with pytest.raises(Overloaded, match="an answer may take 310"):
-        batcher.admit(1, 0.01, 0.3, 1, 0.0)
+        batcher.check_capacity(1, 0.01, 0.3, 1, 0.0)
     # A large one is promised an answer for as long as it takes beside others, and waits only for what goes before it.
-    batcher.admit(8, 0.08, 0.5, 1, 0.0, divided=True)
+    batcher.check_capacity(8, 0.08, 0.5, 1, 0.0, divided=True)
     with pytest.raises(Overloaded):
-        batcher.admit(8, 0.08, 0.2, 1, 0.0, divided=True)
+        batcher.check_capacity(8, 0.08, 0.2, 1, 0.0, divided=True)

@@ -15,7 +15,7 @@ from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, O
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.sessions.device import trays_of
+from freshet_serving.processor.sessions.device import staging_count
 from freshet_serving.processor.sessions.request import PredictReply
 from tests.packages import make_delta, make_inputs, reference, tag_id, write_package
 from tests.processor.backends.artefacts import make_weights
@@ -33,8 +33,10 @@ class Device(FakeReplica):
 
     def pin(self, reader):
         state = super().pin(reader)
-        executables = {b: SimpleNamespace(bucket=b, bind=self.stepping(b, state.epoch)) for b in self.costs.cost}
-        return SimpleNamespace(**{**vars(state), "executables": executables, "flip": state.epoch})
+        executables = {
+            b: SimpleNamespace(bucket=b, bind_buffers=self.stepping(b, state.epoch)) for b in self.costs.cost
+        }
+        return SimpleNamespace(**{**vars(state), "executables": executables, "publish_seq": state.epoch})
 
     def fill(self, tables, epoch, bound, spans, out, counts):
         super().fill(tables, epoch, bound, spans, out, counts)
@@ -44,7 +46,7 @@ class Device(FakeReplica):
     def stepping(self, bucket, step):
         log = self.log
 
-        def bind(x, outputs):
+        def bind_buffers(x, outputs):
             def run():
                 log.started.release()
                 if log.hold is not None:
@@ -58,7 +60,7 @@ class Device(FakeReplica):
 
             return run
 
-        return bind
+        return bind_buffers
 
 
 def idle(replica):
@@ -94,7 +96,7 @@ def test_what_is_filled_while_the_device_runs_is_one_batch():
         assert replica.log.started.acquire(timeout=TIMEOUT_S)
         for number in range(1, 8):
             running.enqueue(answers.work(replica, number, [number]))
-        until(lambda: running._device._handover.busy and running.queue_rows == 0)
+        until(lambda: running._device._staging_pool.busy and running.queue_rows == 0)
         until(lambda: sum(len(b.spans) for b in running._device._batches.values() if b.spans) >= 1)
         until(lambda: sum(sum(s.rows for s, _ in b.spans) for b in running._device._batches.values()) == 8)
         replica.log.hold.set()
@@ -173,7 +175,7 @@ def test_sessions_wait_for_a_tray_and_the_rest_waits_in_the_queue():
         for number in range(8):
             running.enqueue(answers.work(replica, number, [number] * 4))
         # One tray runs, two are filled, and the session has the fourth batch in hand.
-        until(lambda: len(running._device._batches) == trays_of(1) and running.queue_rows == 16)
+        until(lambda: len(running._device._batches) == staging_count(1) and running.queue_rows == 16)
         replica.log.hold.set()
         got = answers.wait(8)
     for number in range(8):
@@ -214,7 +216,7 @@ def test_versions_have_trays_of_their_own_and_go_with_their_last_request():
 def test_a_request_too_large_for_a_tray_needs_a_word_of_its_own():
     replica, answers = Device(), Answers()
     with group(1, device_stages=1) as running:
-        running._holds.clear()
+        running._free_readers.clear()
         with pytest.raises(Overloaded, match="too many requests are larger than the largest batch"):
             running.enqueue(answers.work(replica, 0, range(5)))
         running.enqueue(answers.work(replica, 1, range(4)))
@@ -223,13 +225,13 @@ def test_a_request_too_large_for_a_tray_needs_a_word_of_its_own():
 
 def test_a_tray_that_cannot_be_opened_fails_its_requests_and_the_next_finds_it_free():
     replica, answers = Device(), Answers()
-    lend, replica.lend = replica.lend, None
+    borrow_buffers, replica.borrow_buffers = replica.borrow_buffers, None
     with group(1, device_stages=1) as running:
-        for number in range(2 * trays_of(1)):
+        for number in range(2 * staging_count(1)):
             running.enqueue(answers.work(replica, number, [1]))
-        got = answers.wait(2 * trays_of(1))
+        got = answers.wait(2 * staging_count(1))
         assert all(isinstance(answer, FreshetError) for answer in got.values())
-        replica.lend = lend
+        replica.borrow_buffers = borrow_buffers
         running.enqueue(answers.work(replica, 99, [1]))
         assert_answers(answers.wait(1)[99], [1])
     assert idle(replica)

@@ -9,7 +9,7 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput, Expired, NotReady, Overloaded
-from freshet_serving.processor.sessions.group import HOLDS
+from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.watching.stats import total
 from tests.processor.sessions.fakes import (
@@ -122,7 +122,7 @@ def test_inline_a_batch_is_what_has_arrived_and_is_answered_in_the_thread_that_r
 def test_inline_the_owner_is_asked_once_a_turn_and_again_while_something_waits():
     replica, answers, asked = FakeReplica(), Answers(), []
     with group(compute="inline", max_batch_rows=2) as sessions:
-        assert sessions.attach(asked.append, call)
+        assert sessions.set_owner(asked.append, call)
         for number in range(4):
             sessions.enqueue(answers.work(replica, number, [number]))
         assert asked == [0.0]
@@ -140,7 +140,7 @@ def test_inline_what_was_queued_before_there_was_an_owner_is_asked_for():
     replica, answers, asked = FakeReplica(), Answers(), []
     with group(compute="inline") as sessions:
         sessions.enqueue(answers.work(replica, 0, [1]))
-        sessions.attach(asked.append, call)
+        sessions.set_owner(asked.append, call)
         assert asked == [0.0]
     assert_answers(answers.wait(1)[0], [1])
 
@@ -148,7 +148,7 @@ def test_inline_what_was_queued_before_there_was_an_owner_is_asked_for():
 def test_inline_a_window_has_the_owner_come_back_when_it_ends():
     clock, replica, answers, asked = FakeClock(), FakeReplica({1: 1e-6, 4: 2e-6}), Answers(), []
     with group(compute="inline", batch_window_us=5e5, clock=clock) as sessions:
-        sessions.attach(asked.append, call)
+        sessions.set_owner(asked.append, call)
         sessions.enqueue(answers.work(replica, 0, [1]))
         sessions.run_once()
         assert asked == [0.0, pytest.approx(0.5)]
@@ -163,7 +163,7 @@ def test_inline_an_owner_whose_loop_has_closed_leaves_the_work_to_whoever_waits(
 
     replica, answers = FakeReplica(), Answers()
     with group(compute="inline") as sessions:
-        sessions.attach(closed, call)
+        sessions.set_owner(closed, call)
         sessions.enqueue(answers.work(replica, 0, [1]))
         assert sessions.driven
         sessions.run_once()
@@ -183,7 +183,7 @@ def test_inline_closing_answers_what_is_queued():
 
 def test_sessions_with_threads_have_no_owner_and_are_not_driven():
     with group() as sessions:
-        assert not sessions.attach(print, call)
+        assert not sessions.set_owner(print, call)
         assert not sessions.driven
         with pytest.raises(RuntimeError):
             sessions.run_once()
@@ -222,7 +222,7 @@ def test_inline_a_large_request_is_shared_with_a_helper_and_answered_on_the_owne
     replica.plan.fill = fill
     with group(compute="inline", sessions=2) as sessions:
         until(lambda: sessions._queues[0].idle)
-        sessions.attach(lambda delay_s: None, home.post)
+        sessions.set_owner(lambda delay_s: None, home.post)
         sessions.enqueue(home.work(answers, replica, 0, [1, 2, 3, 4, 5, 6, 7, 8]))
         assert sessions.run_once()
         if not home.threads:
@@ -236,7 +236,7 @@ def test_inline_what_waits_is_taken_by_a_helper_and_its_replies_come_home():
     replica, answers, home = FakeReplica(hold=threading.Event()), Answers(), Home()
     with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
         until(lambda: sessions._queues[0].idle)
-        sessions.attach(lambda delay_s: None, home.post)
+        sessions.set_owner(lambda delay_s: None, home.post)
         for number in range(8):
             sessions.enqueue(home.work(answers, replica, number, [number]))
         owner = threading.Thread(target=sessions.run_once)
@@ -284,7 +284,7 @@ def test_inline_what_expires_with_a_helper_is_told_at_home():
     clock, replica, answers, home = FakeClock(), FakeReplica(hold=threading.Event()), Answers(), Home()
     with group(compute="inline", sessions=2, max_batch_rows=4, clock=clock) as sessions:
         until(lambda: sessions._queues[0].idle)
-        sessions.attach(lambda delay_s: None, home.post)
+        sessions.set_owner(lambda delay_s: None, home.post)
         sessions.enqueue(home.work(answers, replica, 0, [0] * 4))
         sessions.enqueue(home.work(answers, replica, 1, [1] * 4))
         sessions.enqueue(home.work(answers, replica, 2, [2] * 4, clock.now_s() + 20))
@@ -389,7 +389,7 @@ def test_resizing_under_load_loses_no_request_and_no_count(policy):
         assert max(numbers) < 8
 
 
-@pytest.mark.parametrize("wrong", [0, -1, HOLDS + 1])
+@pytest.mark.parametrize("wrong", [0, -1, SESSION_READERS + 1])
 def test_a_number_of_sessions_that_cannot_be_is_refused(wrong):
     with group() as sessions:
         with pytest.raises(BadInput, match="sessions: 1 to 1024 wanted"):

@@ -193,7 +193,7 @@ def test_inline_an_owner_computes_in_its_thread_whoever_asks(open_processor):
     processor, calls, threads = open_processor(compute="inline"), queue.Queue(), []
 
     def own():
-        assert processor.attach(calls.put, lambda done, reply: done(reply))
+        assert processor.set_owner(calls.put, lambda done, reply: done(reply))
         while calls.get() is not None:
             threads.append(threading.get_ident())
             processor.run_once()

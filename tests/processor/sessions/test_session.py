@@ -29,7 +29,7 @@ def test_a_request_of_any_size_gets_its_own_rows_back(rows):
     with group() as sessions:
         sessions.enqueue(answers.work(replica, 0, range(1, rows + 1)))
         assert_answers(answers.wait(1)[0], range(1, rows + 1))
-    assert [b for b, _ in replica.runs] == list(replica.costs.cover(rows))
+    assert [b for b, _ in replica.runs] == list(replica.costs.bucket_plan(rows))
     assert sum(filled for _, filled in replica.runs) == rows
 
 
@@ -146,7 +146,7 @@ def test_a_callback_that_raises_ends_neither_the_session_nor_its_neighbours_repl
 
 def test_runs_are_bound_again_only_when_the_executable_changes():
     replica, answers = FakeReplica({4: 1.0}), Answers()
-    executable = SimpleNamespace(bucket=4, bind=replica.binder(4))
+    executable = SimpleNamespace(bucket=4, bind_buffers=replica.binder(4))
     state = SimpleNamespace(generation=Generation(1, 1), tables=None, epoch=1, executables={4: executable})
     replica.pin, replica.unpin = lambda reader: state, lambda reader: None
     with group() as sessions:
@@ -154,7 +154,7 @@ def test_runs_are_bound_again_only_when_the_executable_changes():
             sessions.enqueue(answers.work(replica, number, [1]))
             answers.wait(1)
         assert replica.log.binds == 1
-        state.executables = {4: SimpleNamespace(bucket=4, bind=replica.binder(4))}
+        state.executables = {4: SimpleNamespace(bucket=4, bind_buffers=replica.binder(4))}
         sessions.enqueue(answers.work(replica, 4, [7]))
         assert_answers(answers.wait(1)[4], [7])
         assert replica.log.binds == 2
@@ -176,10 +176,10 @@ def test_what_a_run_waits_for_a_core_does_not_make_its_bucket_dear(in_thread):
     clock, answers, replica = FakeClock(), Answers(), FakeReplica({1: 0.01})
     had_s = [0.0]
     clock.core_s = lambda: had_s[0]
-    bind = replica.binder(1)
+    bind_buffers = replica.binder(1)
 
     def slow(x, outputs):
-        run = bind(x, outputs)
+        run = bind_buffers(x, outputs)
 
         def waiting():
             run()
@@ -199,10 +199,10 @@ def test_a_cut_through_a_batch_names_each_requests_first_row_and_rows():
     answers, replica = Answers(), FakeReplica()
     works = [answers.work(replica, 0, [0] * n) for n in (3, 1, 5)]
     session = Session(0, FakeClock())
-    part, spans = session._cut(works, 2, 6)
+    part, spans = session._slice_works(works, 2, 6)
     assert part == [w.bound for w in works]
     assert spans.tolist() == [[2, 1], [0, 1], [0, 2]]
     works[2].first = 100
-    part, spans = session._cut(works, 6, 9)
+    part, spans = session._slice_works(works, 6, 9)
     assert part == [works[2].bound]
     assert spans.tolist() == [[102, 3]]

@@ -9,7 +9,7 @@ from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.overview import version_stats
 from freshet_serving.processor.sessions.group import SessionGroup
-from freshet_serving.processor.sessions.shadow import MAX_QUEUED, Busy
+from freshet_serving.processor.sessions.shadow import MAX_QUEUED, ThreadCpuUsage
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.packages import make_inputs, make_weights, write_package
 from tests.waiting import until
@@ -42,15 +42,15 @@ def ask(processor, count=1, **more):
     return [processor.process(PredictRequest("small", make_inputs([0, 1, 2], seed=n), **more)) for n in range(count)]
 
 
-def compared(processor):
-    return processor.compared()["small", 2]
+def shadow_comparisons(processor):
+    return processor.shadow_comparisons()["small", 2]
 
 
 def wait_for(processor, requests):
     """What the shadow has done, once it has done so much."""
 
     def done():
-        found = compared(processor)
+        found = shadow_comparisons(processor)
         return found.differences.requests + found.differences.failed + found.dropped >= requests and found
 
     return until(done)
@@ -59,7 +59,7 @@ def wait_for(processor, requests):
 @pytest.fixture
 def calm(monkeypatch):
     """Whatever else this machine does, nobody is busy."""
-    monkeypatch.setattr(Busy, "share", lambda self: 0.0)
+    monkeypatch.setattr(ThreadCpuUsage, "share", lambda self: 0.0)
 
 
 @pytest.mark.parametrize("options", [{"sessions": 2}, {"compute": "inline"}])
@@ -116,7 +116,7 @@ def test_copies_are_dropped_while_requests_wait(opened, calm, monkeypatch):
 
 def test_copies_are_dropped_while_the_front_is_busy(opened, monkeypatch):
     processor = opened()
-    monkeypatch.setattr(Busy, "share", lambda self: 0.99)
+    monkeypatch.setattr(ThreadCpuUsage, "share", lambda self: 0.99)
     ask(processor, 5)
     assert wait_for(processor, 5).dropped == 5
 
@@ -124,10 +124,10 @@ def test_copies_are_dropped_while_the_front_is_busy(opened, monkeypatch):
 def test_no_more_copies_wait_than_there_is_room_for_and_no_request_waits_for_them(opened, monkeypatch):
     processor = opened()
     gate = threading.Event()
-    monkeypatch.setattr(Busy, "share", lambda self: gate.wait(GIVE_UP_S) and 0.0)
+    monkeypatch.setattr(ThreadCpuUsage, "share", lambda self: gate.wait(GIVE_UP_S) and 0.0)
     count = MAX_QUEUED + 20
     assert len(ask(processor, count)) == count
-    assert compared(processor).dropped >= 10
+    assert shadow_comparisons(processor).dropped >= 10
     gate.set()
     wait_for(processor, count)
 
@@ -137,7 +137,7 @@ def test_a_shadow_comes_and_goes_with_the_policy(opened, calm):
     ask(processor)
     wait_for(processor, 1)
     processor.set_policy("small", {"shadow": ""})
-    assert processor.compared() == {}
+    assert processor.shadow_comparisons() == {}
     ask(processor)
     processor.set_policy("small", {"shadow": "next"})
     ask(processor)
@@ -155,7 +155,7 @@ def test_deltas_and_shadows_do_not_wait_for_each_other(opened, calm):
 
 def test_busy_is_the_share_of_time_that_a_thread_ran_or_waited_for_a_core():
     clock, ran = FakeClock(), {7: 0.0}
-    busy = Busy(clock, ran.get)
+    busy = ThreadCpuUsage(clock, ran.get)
     busy.thread = 7
     assert busy.share() == 0
     clock.advance(0.1)

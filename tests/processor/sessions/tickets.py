@@ -27,8 +27,8 @@ class Owned(Ticket):
     number: int = 0
     first: int = 0
 
-    def cut(self, rows):
-        head = Ticket.cut(self, rows)
+    def take_chunk(self, rows):
+        head = Ticket.take_chunk(self, rows)
         self.first += head.rows
         return head
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from freshet_serving.processor.errors import TooLarge
-from freshet_serving.processor.tables.arena import Slots
+from freshet_serving.processor.tables.arena import SlotAllocator
 
 CAPACITY = 40
 
@@ -14,8 +14,8 @@ CAPACITY = 40
 class Life(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.slots = Slots(CAPACITY, "table 'user'")
-        self.held, self.limbo, self.flip = [], [], 0
+        self.slots = SlotAllocator(CAPACITY, "table 'user'")
+        self.held, self.limbo, self.publish_seq = [], [], 0
 
     @rule(count=st.integers(0, CAPACITY + 1))
     def allocate(self, count):
@@ -31,20 +31,22 @@ class Life(RuleBasedStateMachine):
         self.held += got
 
     @rule(data=st.data(), at_once=st.booleans())
-    def give_back(self, data, at_once):
+    def free_deferred(self, data, at_once):
         chosen = data.draw(st.lists(st.sampled_from(self.held), unique=True)) if self.held else []
         self.held = [slot for slot in self.held if slot not in chosen]
         if at_once:
             self.slots.free(np.array(chosen, np.int64))
         else:
-            self.flip += 1
-            self.slots.give_back(np.array(chosen, np.int64), self.flip)
-            self.limbo.append((self.flip, chosen))
+            self.publish_seq += 1
+            self.slots.free_deferred(np.array(chosen, np.int64), self.publish_seq)
+            self.limbo.append((self.publish_seq, chosen))
 
     @rule(behind=st.integers(0, 3))
     def reclaim(self, behind):
-        self.slots.reclaim(self.flip - behind)
-        self.limbo = [(flip, slots) for flip, slots in self.limbo if flip > self.flip - behind]
+        self.slots.reclaim(self.publish_seq - behind)
+        self.limbo = [
+            (publish_seq, slots) for publish_seq, slots in self.limbo if publish_seq > self.publish_seq - behind
+        ]
 
     @invariant()
     def counts_are_those_of_the_model(self):
@@ -57,7 +59,7 @@ TestLife = Life.TestCase
 
 
 def test_fresh_slots_are_given_out_only_when_none_came_back():
-    slots = Slots(CAPACITY, "arena")
+    slots = SlotAllocator(CAPACITY, "arena")
     slots.free(slots.allocate(3))
     assert slots.allocate(2).tolist() == [0, 1]
     assert sorted(slots.allocate(2).tolist()) == [2, 3]

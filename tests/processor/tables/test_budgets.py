@@ -10,7 +10,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.packages import connect, make_delta, make_inputs, write_package
@@ -59,13 +59,13 @@ def test_a_version_under_a_budget_holds_what_one_without_holds_through_deltas_an
     # Less than one row's worth beside the books: every settled row is cold. Smaller than a user may write.
     tight = ServedVersion(VersionReader(package), 2, SystemClock(), budgets=Budgets({"small/*": 1}, tmp_path))
     for version in (plain, tight):
-        version.open(connect(version))
+        version.attach_replicas(connect(version))
     assert all(t.tiered for t in tight.tables.values())
     for step in range(1, 12):
         delta = make_delta(step, [step, step + 1, 100 + step], [step + 20], tag=step)
         for version in (plain, tight):
             version.apply(delta)
-            while version.tend():
+            while version.maintain():
                 pass
         if step % 4 == 0:
             for version in (plain, tight):
@@ -81,10 +81,10 @@ def test_a_version_under_a_budget_holds_what_one_without_holds_through_deltas_an
 def test_a_closed_version_is_tended_no_more(tmp_path):
     package = write_package(tmp_path, users=USERS)
     version = ServedVersion(VersionReader(package), 0, SystemClock(), budgets=Budgets({"small/*": 1}, tmp_path))
-    version.open(connect(version))
+    version.attach_replicas(connect(version))
     version.apply(make_delta(1, [1]))
     version.close()
-    assert not version.tend()
+    assert not version.maintain()
 
 
 def test_a_processor_with_budgets_keeps_serving_the_same_scores_while_its_keeper_works(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as npst
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.rowtypes import ROW_TYPES
-from freshet_serving.processor.tables.quantise import Stored, dequantise, quantise
+from freshet_serving.processor.tables.quantise import StoredRows, dequantise, quantise
 
 F32 = np.float32
 HALVES = np.arange(1 << 16, dtype=np.uint16)
@@ -54,7 +54,7 @@ def test_bfloat16_is_the_nearest_upper_half_of_a_float32(rows):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_every_finite_value_of_a_half_type_comes_back_as_it_was(dtype):
     stored = HALVES.view(ROW_TYPES[dtype].dtype).reshape(-1, 16)
-    values = dequantise(Stored(stored, np.empty(0, F32)), dtype)
+    values = dequantise(StoredRows(stored, np.empty(0, F32)), dtype)
     finite = np.isfinite(values).all(axis=1)
     assert finite.sum() > 3900
     assert quantise(values[finite], dtype).rows.tobytes() == stored[finite].tobytes()

@@ -70,10 +70,10 @@ def test_any_mix_of_deltas_undos_and_retirements_equals_a_dict_at_every_visible_
 def live_through(table, base, steps, data):
     models = [dict.fromkeys(base, 0)]
     applied = []
-    epoch, flip, tag = 0, 1, 0
+    epoch, publish_seq, tag = 0, 1, 0
     for action, chosen in steps:
-        flip += 1
-        table.reclaim(flip - 1, flip)
+        publish_seq += 1
+        table.reclaim(publish_seq - 1, publish_seq)
         if action == "apply":
             tag += 1
             cut = data.draw(st.integers(0, len(chosen)))
@@ -85,10 +85,10 @@ def live_through(table, base, steps, data):
         elif action == "undo" and applied:
             versions, _, epoch = applied.pop()
             models.pop()
-            table.undo(versions, flip + 1)
+            table.undo(versions, publish_seq + 1)
         elif action == "retire" and applied:
             versions, oldest, _ = applied.pop(0)
-            table.retire(versions, flip + 1)
+            table.retire(versions, publish_seq + 1)
             models = models[1:]
             assert oldest <= epoch or not applied
         assert exported(table, epoch if not applied else applied[-1][1]) == expected(models[-1])

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.kernels import movement as tiers
 from freshet_serving.processor.kernels import pool
+from freshet_serving.processor.kernels import row_tiering as tiers
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.memory import attach, share
 from freshet_serving.processor.package.delta import TableDelta
@@ -25,7 +25,7 @@ from freshet_serving.processor.tables import tier
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 from freshet_serving.processor.tables.table import ServedTable, descriptor, packed
 from freshet_serving.processor.versions.replica import WRITTEN_BY_READERS
-from freshet_serving.processor.watching.keeper import Keeper
+from freshet_serving.processor.watching.periodic_thread import PeriodicThread
 
 DIM = 5
 SLOT_NBYTES = DIM * 4 + tier.SLOT_BOOKS_NBYTES
@@ -109,7 +109,7 @@ def look_up(table, ids, epoch=0):
 class State:
     """One published state: what a reader that pins it holds, and what it has to see."""
 
-    flip: int
+    publish_seq: int
     epoch: int
     wanted: dict
     descriptor: np.ndarray = field(repr=False)
@@ -124,22 +124,22 @@ class World:
         self.applied, self.pinned = [], []
         self.epoch = self.tag = 0
         model = dict.fromkeys(table.export(0)[0].tolist(), 0)
-        self.publish(model, flip=1)
+        self.publish(model, publish_seq=1)
 
-    def publish(self, model, flip=None):
+    def publish(self, model, publish_seq=None):
         self.model = model
         keys = sorted(model)
         values = [dequantise(quantise(rows_of([k], model[k]), self.dtype), self.dtype)[0] for k in keys]
         wanted = {k: tuple(v) for k, v in zip(keys, values)}
         descriptor = np.array(self.table.descriptor())
-        self.state = State(flip or self.state.flip + 1, self.epoch, wanted, descriptor, self.table.arrays)
+        self.state = State(publish_seq or self.state.publish_seq + 1, self.epoch, wanted, descriptor, self.table.arrays)
 
     @property
     def oldest(self):
-        return min([self.state.flip, *(s.flip for s in self.pinned)])
+        return min([self.state.publish_seq, *(s.publish_seq for s in self.pinned)])
 
     def apply(self, upserts, removed):
-        self.table.reclaim(self.oldest, self.state.flip + 1)
+        self.table.reclaim(self.oldest, self.state.publish_seq + 1)
         self.tag += 1
         keys = np.array(upserts, np.int64)
         versions = self.table.apply(TableDelta(keys, rows_of(keys, self.tag), np.array(removed, np.int64)), self.tag)
@@ -152,12 +152,12 @@ class World:
         versions, undone, self.epoch, model = self.applied.pop()
         self.publish(model)
         self.pinned = [s for s in self.pinned if s.epoch < undone]
-        self.table.undo(versions, self.state.flip + 1)
+        self.table.undo(versions, self.state.publish_seq + 1)
         self.epoch = self.tag
         self.publish(model)
 
     def retire(self):
-        self.table.retire(self.applied.pop(0)[0], self.state.flip)
+        self.table.retire(self.applied.pop(0)[0], self.state.publish_seq)
 
     def check(self):
         for state in (self.state, *self.pinned):
@@ -197,7 +197,7 @@ def test_rows_are_the_same_at_any_budget_whatever_moves(tmp_path_factory, base, 
     table = make_table(base, budget, tmp_path_factory.getbasetemp(), dtype)
     world, books = World(table, dtype), table._tier
     for action, chosen in steps:
-        safe = world.state.flip + 1
+        safe = world.state.publish_seq + 1
         if action == "apply":
             cut = data.draw(st.integers(0, len(chosen)))
             world.apply(chosen[:cut], chosen[cut:])
@@ -212,7 +212,7 @@ def test_rows_are_the_same_at_any_budget_whatever_moves(tmp_path_factory, base, 
             books.demote(table._row, hot[: data.draw(st.integers(0, len(hot)))], safe)
         elif action == "tend":
             look_up(table, np.array([*world.model, *chosen] * 8, np.int64), world.epoch)
-            table.tend(world.oldest, safe, 0.0)
+            table.maintain(world.oldest, safe, 0.0)
         elif action == "flip":
             world.publish(world.model)
         elif action == "pin":
@@ -226,7 +226,7 @@ def test_rows_are_the_same_at_any_budget_whatever_moves(tmp_path_factory, base, 
         world.retire()
     for _ in range(600):
         world.publish(world.model)
-        if not table.tend(world.oldest, world.state.flip + 1, 0.0) and table._slots.used <= budget:
+        if not table.maintain(world.oldest, world.state.publish_seq + 1, 0.0) and table._slots.used <= budget:
             break
     world.check()
     assert table._slots.used == table.tier.hot_rows <= budget
@@ -249,11 +249,11 @@ def test_training_frequencies_choose_the_first_hot_rows(tmp_path):
 
 def test_what_is_read_often_moves_into_memory_and_what_is_not_moves_out(tmp_path, moved):
     table = make_table(range(100), 10, tmp_path, frequencies=np.arange(100, dtype=np.uint32))
-    flip = 1
+    publish_seq = 1
     for _ in range(60):
         look_up(table, np.repeat(np.arange(10), 64))
-        table.tend(flip, flip + 1, 0.0)
-        flip += 1
+        table.maintain(publish_seq, publish_seq + 1, 0.0)
+        publish_seq += 1
     before = table.tier
     look_up(table, np.repeat(np.arange(10), 64))
     assert table.tier.hot_lookups - before.hot_lookups == pytest.approx(640, abs=16)
@@ -266,8 +266,8 @@ def test_another_process_needs_the_spec_and_the_arrays_and_writes_only_what_it_m
     """Maps the same files again, for reading only where readers may not write: a stray store would be the end of it."""
     table = make_table(range(30), 4, tmp_path)
     table.retire(table.apply(TableDelta(np.arange(10), rows_of(range(10), 1), np.empty(0, np.int64)), 1), 2)
-    for flip in range(2, 12):
-        table.tend(flip, flip + 1, 0.0)
+    for publish_seq in range(2, 12):
+        table.maintain(publish_seq, publish_seq + 1, 0.0)
     assert 0 < table.tier.hot_rows <= 4
     assert log_rows(table) > 0
     arrays = table.arrays
@@ -296,22 +296,22 @@ def test_without_a_flip_nothing_more_is_given_up_than_a_slice(tmp_path):
     table = make_table(range(100), 10, tmp_path, frequencies=np.arange(100, dtype=np.uint32))
     for _ in range(60):
         look_up(table, np.repeat(np.arange(10), 64))
-        assert table.tend(1, 2, 0.0) in (True, False)
+        assert table.maintain(1, 2, 0.0) in (True, False)
     assert table._slots.bump <= 10 + tier.MOVES
     assert table.tier.hot_rows >= 10 - 2 * tier.MOVES
 
 
 def test_the_log_does_not_grow_for_ever_under_deltas(tmp_path):
     table = make_table(range(40), 4, tmp_path)
-    sizes, flip = [], 1
+    sizes, publish_seq = [], 1
     for tag in range(1, 120):
         keys = np.random.default_rng(tag).choice(40, 10, replace=False).astype(np.int64)
         versions = table.apply(TableDelta(keys, rows_of(keys, tag), np.empty(0, np.int64)), tag)
-        flip += 1
-        table.retire(versions, flip)
+        publish_seq += 1
+        table.retire(versions, publish_seq)
         for _ in range(12):
-            table.tend(flip, flip + 1, 0.0)
-            flip += 1
+            table.maintain(publish_seq, publish_seq + 1, 0.0)
+            publish_seq += 1
         sizes.append(table.tier.log_nbytes)
     assert table.tier.compactions > 10
     assert log_rows(table) <= 40
@@ -331,13 +331,13 @@ def test_a_full_disk_keeps_rows_in_memory_and_serves_them(tmp_path, monkeypatch)
 
     with monkeypatch.context() as patch:
         patch.setattr("freshet_serving.processor.memory.ScratchFile.take", full)
-        for flip in range(2, 30):
-            table.tend(flip, flip + 1, 0.0)
+        for publish_seq in range(2, 30):
+            table.maintain(publish_seq, publish_seq + 1, 0.0)
         assert refused
         assert table.tier.hot_rows == 20
         np.testing.assert_array_equal(look_up(table, keys, 1), rows_of(keys, 1))
-    for flip in range(30, 60):
-        table.tend(flip, flip + 1, 0.0)
+    for publish_seq in range(30, 60):
+        table.maintain(publish_seq, publish_seq + 1, 0.0)
     assert table.tier.hot_rows == 2
     assert log_rows(table) == 18
     np.testing.assert_array_equal(look_up(table, keys, 1), rows_of(keys, 1))
@@ -351,7 +351,7 @@ def test_dropping_the_pages_of_a_mapped_file_changes_no_row(tmp_path):
     table = ServedTable(TableEntry("t", DIM, 5000), arrays, budget_nbytes=100 * SLOT_NBYTES, scratch=tmp_path)
     for now_s in (0.0, 10.0, 100.0):
         np.testing.assert_array_equal(look_up(table, keys), rows_of(keys, 0))
-        table.tend(1, 2, now_s)
+        table.maintain(1, 2, now_s)
     np.testing.assert_array_equal(look_up(table, keys), rows_of(keys, 0))
 
 
@@ -384,29 +384,29 @@ def test_readers_never_meet_another_row_while_everything_moves(tmp_path, moved, 
         random = np.random.default_rng(reader)
         while not stop.is_set():
             while True:
-                flip, epoch, descriptor, keep = state[0]
-                pins[reader] = flip
-                if state[0][0] == flip:
+                publish_seq, epoch, descriptor, keep = state[0]
+                pins[reader] = publish_seq
+                if state[0][0] == publish_seq:
                     break
             ids = random.zipf(1.2, 500) % 300
             if not np.array_equal(look_up(descriptor, ids, epoch), wanted[ids]):
-                wrong.append((reader, flip))
+                wrong.append((reader, publish_seq))
             del keep
             pins[reader] = 1 << 62
 
     def publish(epoch):
         state[0] = (state[0][0] + 1, epoch, table.descriptor(), table.arrays)
 
-    def tend():
+    def maintain():
         with lock:
-            flip, epoch = state[0][:2]
-            if table.tend(min(int(pins.min()), flip), flip + 1, 0.0):
+            publish_seq, epoch = state[0][:2]
+            if table.maintain(min(int(pins.min()), publish_seq), publish_seq + 1, 0.0):
                 publish(epoch)
         return True
 
     readers = [threading.Thread(target=serve, args=(n,)) for n in range(2)]
-    keeper = Keeper(tend, busy_interval_s=0.0)
-    for thread in (*readers, keeper):
+    periodic_thread = PeriodicThread(maintain, busy_interval_s=0.0)
+    for thread in (*readers, periodic_thread):
         thread.start()
     random = np.random.default_rng(9)
     for epoch in range(1, 150):
@@ -417,14 +417,14 @@ def test_readers_never_meet_another_row_while_everything_moves(tmp_path, moved, 
             publish(epoch)
             table.retire(versions, state[0][0])
         for _ in range(20):
-            keeper.join(0.0005)
+            periodic_thread.join(0.0005)
             if table._slots.used <= 40:
                 break
     give_up_s = time.monotonic() + 60
     while moved["promote"] <= 10 and time.monotonic() < give_up_s:
-        keeper.join(0.005)
+        periodic_thread.join(0.005)
     stop.set()
-    keeper.close()
+    periodic_thread.close()
     for reader in readers:
         reader.join()
     assert not wrong
@@ -435,22 +435,22 @@ def test_readers_never_meet_another_row_while_everything_moves(tmp_path, moved, 
 
 def test_a_segment_is_not_used_again_while_a_reader_stands_at_the_flip_at_which_it_was_emptied(tmp_path, monkeypatch):
     table = make_table(range(40), 4, tmp_path)
-    log, emptied, flip = table._tier._log, {}, 1
-    give_up = log.give_up
+    log, emptied, publish_seq = table._tier._log, {}, 1
+    free_segment = log.free_segment
 
-    def noted(segment, safe_flip):
-        emptied[segment] = flip
-        give_up(segment, safe_flip)
+    def noted(segment, safe_seq):
+        emptied[segment] = publish_seq
+        free_segment(segment, safe_seq)
 
-    monkeypatch.setattr(log, "give_up", noted)
+    monkeypatch.setattr(log, "free_segment", noted)
     for tag in range(1, 60):
         keys = np.random.default_rng(tag).choice(40, 10, replace=False).astype(np.int64)
         versions = table.apply(TableDelta(keys, rows_of(keys, tag), np.empty(0, np.int64)), tag)
-        flip += 1
-        table.retire(versions, flip)
+        publish_seq += 1
+        table.retire(versions, publish_seq)
         for _ in range(12):
-            table.tend(flip, flip + 1, 0.0)
-            assert not [segment for segment in log._free if emptied.get(segment) == flip]
+            table.maintain(publish_seq, publish_seq + 1, 0.0)
+            assert not [segment for segment in log._free if emptied.get(segment) == publish_seq]
     assert len(emptied) > 3
 
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.keyring import NO_KEYS
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.keyring import NO_KEYS
+from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.packages import connect, make_delta, make_weights, row_of

@@ -5,19 +5,19 @@ import dataclasses
 import numpy as np
 import pytest
 
-from freshet_serving.processor.chain.chain_record import DELTA, HOLD, MAX_REASON, RELEASE, ROLLBACK
-from freshet_serving.processor.chain.history import History, Link
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import Conflict
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import Delta, TableDelta
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.processor.versions.automatic_release import BY_GUARD, ReleaseLooks, held_reason, set_by_guard
+from freshet_serving.processor.repository.log.chain_record import DELTA, HOLD, MAX_REASON, RELEASE, ROLLBACK
+from freshet_serving.processor.repository.log.history import ChainLink, History
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.versions.automatic_release import BY_GUARD, ReleaseBackoff, held_reason, set_by_guard
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.guarded import FAULTS, Stream, write_guarded
 from tests.packages import connect
-from tests.processor.versions.test_probation import GOOD, ask, chain, drop, feed, opened, publish_all, served
+from tests.processor.versions.test_pre_deploy_check import GOOD, ask, chain, drop, feed, opened, publish_all, served
 from tests.waiting import until
 
 NONE = np.empty(0, np.int64)
@@ -47,7 +47,7 @@ def kinds(root):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_hold_ends_with_the_delta_that_mends_it(tmp_path, stream, fault):
     model = held(tmp_path, stream, fault)
-    flip = model.pick().change.flip
+    publish_seq = model.pick().change.publish_seq
     publish_all(tmp_path, [stream.mended()])
 
     (event,) = model.poll()
@@ -57,11 +57,11 @@ def test_a_hold_ends_with_the_delta_that_mends_it(tmp_path, stream, fault):
         f"small 1.{GOOD + 2} served: the hold is released: automatic: 1.{GOOD + 2} is in line with 1.{GOOD}"
     )
     # The fault was served to nobody.
-    assert model.pick().change.flip == flip + 1
+    assert model.pick().change.publish_seq == publish_seq + 1
     record = [record for record in chain(tmp_path).records() if record.kind == "release"]
     assert [one.reason for one in record] == [f"automatic: 1.{GOOD + 2} is in line with 1.{GOOD}"]
-    assert (model.vigilance.held.total(), model.vigilance.released) == (1, 1)
-    assert model._followers[1].by_person == 0, "what nobody has vouched for is watched"
+    assert (model.guard_stats.held.total(), model.guard_stats.released) == (1, 1)
+    assert model._log_appliers[1].by_person == 0, "what nobody has vouched for is watched"
     drop(tmp_path, stream.good())
     model.poll()
     assert served(model) == f"1.{GOOD + 3}"
@@ -71,7 +71,7 @@ def test_what_a_person_has_released_is_theirs(tmp_path, stream):
     model, other = held(tmp_path, stream), opened(tmp_path)
     model.release(1, "a table that is not used")
     other.poll()
-    assert [one._followers[1].by_person for one in (model, other)] == [GOOD + 1] * 2
+    assert [one._log_appliers[1].by_person for one in (model, other)] == [GOOD + 1] * 2
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -90,12 +90,12 @@ def test_looks_that_find_it_unsound_leave_no_frame_behind(tmp_path, stream):
     for _ in range(6):
         publish_all(tmp_path, [stream.fault("times_1.5")])
         stream.follow()
-        model._followers[1]._looks = ReleaseLooks()
+        model._log_appliers[1]._looks = ReleaseBackoff()
         assert model.poll() == []
         frames.append(len(model.pick().replicas._frames))
     assert max(frames) == 1
     publish_all(tmp_path, [stream.mended()])
-    model._followers[1]._looks = ReleaseLooks()
+    model._log_appliers[1]._looks = ReleaseBackoff()
     model.poll()
     assert model.chain(1).state == "CURRENT"
 
@@ -107,21 +107,21 @@ def test_of_two_servers_one_writes_and_both_serve(tmp_path, stream):
     model.poll(), other.poll(), model.poll()
     assert served(model) == served(other) == f"1.{GOOD + 2}"
     assert kinds(tmp_path).count("release") == 1
-    assert other.vigilance.released == 0
+    assert other.guard_stats.released == 0
 
 
 def test_a_head_that_has_moved_on_meanwhile_is_not_released(tmp_path, stream, monkeypatch):
     model = held(tmp_path, stream)
     publish_all(tmp_path, [stream.mended()])
-    probation = model._followers[1].probation
-    examine = probation.examine
+    pre_deploy_check = model._log_appliers[1].pre_deploy_check
+    examine = pre_deploy_check.examine
 
     def meanwhile(*args):
         examine(*args)
-        monkeypatch.setattr(probation, "examine", examine)
+        monkeypatch.setattr(pre_deploy_check, "examine", examine)
         publish_all(tmp_path, [stream.fault("swapped")])
 
-    monkeypatch.setattr(probation, "examine", meanwhile)
+    monkeypatch.setattr(pre_deploy_check, "examine", meanwhile)
     assert model.poll() == ["small stays held: release: the chain has gone on meanwhile"]
     assert (served(model), model.chain(1).state) == (f"1.{GOOD}", "HELD")
     model.poll()
@@ -177,15 +177,15 @@ def test_it_is_looked_at_only_when_something_has_come_and_time_has_passed(tmp_pa
     drop(tmp_path, stream.fault("zeroed"))
     model.poll()
     stream.follow()
-    follower, looks = model._followers[1], []
-    take = follower._take
+    log_applier, looks = model._log_appliers[1], []
+    take = log_applier._read_run
 
     def slow(*args):
         looks.append(1)
         clock.advance(2.0)
         return take(*args)
 
-    monkeypatch.setattr(follower, "_take", slow)
+    monkeypatch.setattr(log_applier, "_read_run", slow)
     publish_all(tmp_path, [stream.few()])
     for _ in range(5):
         model.poll()
@@ -208,7 +208,7 @@ def test_where_nothing_can_be_written_it_is_released_here_alone(tmp_path, stream
         def refuse(*_, **__):
             raise OSError(30, "read-only")
 
-        patch.setattr("freshet_serving.processor.package.place.exclusive_file", refuse)
+        patch.setattr("freshet_serving.processor.repository.storage.exclusive_file", refuse)
         model.poll()
         assert model.chain(1).state == "HELD"
     publish_all(tmp_path, [stream.mended()])
@@ -253,14 +253,14 @@ def test_what_is_published_anew_is_judged_as_well(tmp_path, stream):
     assert [str(one) for one in done.kept] == [f"1.{GOOD + 3}"]
     assert (served(model), model.chain(1).state) == (f"1.{GOOD}", "HELD")
     with pytest.raises(Conflict, match="HELD"):
-        model._followers[1].ready(model.pick())
+        model._log_appliers[1].ready(model.pick())
 
 
 def history(*records):
     """Of (kind, step, reason), on four deltas."""
     made = History("m", 1, "0" * 64, "0" * 32)
     for step in range(1, 5):
-        link = Link(step, f"{step}" * 32, made.head.digest)
+        link = ChainLink(step, f"{step}" * 32, made.head.digest)
         record = dataclasses.replace(made.next(DELTA, link), sha256="a" * 64)
         made.take(dataclasses.replace(record, digest=link.digest), "b" * 64)
     for kind, step, reason in records:
@@ -295,7 +295,7 @@ def test_a_reason_of_a_guard_is_known_by_how_it_begins_and_is_no_longer_than_a_r
 
 
 def test_looks_take_a_twentieth_of_the_time():
-    looks = ReleaseLooks()
+    looks = ReleaseBackoff()
     assert looks.due(("a", "b"), 0.0)
     looks.looked(("a", "b"), 0.0, 3.0)
     assert not looks.due(("a", "b"), 1000.0)

@@ -23,8 +23,8 @@ from freshet_serving.processor.versions.control import (
     SHADOW_READER,
     TRIAL_READER,
     WORDS,
+    ControlEntry,
     ControlWords,
-    Entry,
     Pins,
 )
 
@@ -32,20 +32,22 @@ ROOT = Path(__file__).parents[3]
 SECONDS = 2.0
 
 
-def entry_of(flip):
+def entry_of(publish_seq):
     """What tests publish under a flip: every number tells the flip, and no two flips agree in any."""
-    return Entry(3 * flip + 1, 5 * flip + 2, 7 * flip + 3, 11 * flip + 4, -13 * flip - 5)
+    return ControlEntry(
+        3 * publish_seq + 1, 5 * publish_seq + 2, 7 * publish_seq + 3, 11 * publish_seq + 4, -13 * publish_seq - 5
+    )
 
 
 def publish(control):
-    flip = control.flip + 1
-    control.publish(flip, entry_of(flip))
+    publish_seq = control.publish_seq + 1
+    control.publish(publish_seq, entry_of(publish_seq))
 
 
 def test_words_start_at_flip_0_with_nobody_reading():
     control = ControlWords.reserve(3)
     assert len(control.words) == PINS + 3 * WORDS
-    assert (control.flip, control.entry(0)) == (0, (0, 0, 0, 0, 0))
+    assert (control.publish_seq, control.entry(0)) == (0, (0, 0, 0, 0, 0))
     assert (control.words[PINS:] == IDLE).all()
     assert control.oldest_pin() == IDLE
     assert control.words.ctypes.data % 64 == PINS * 8 % 64 == 0, "what readers write shares no line with what they read"
@@ -54,10 +56,10 @@ def test_words_start_at_flip_0_with_nobody_reading():
 def test_an_entry_carries_the_digest_of_its_generation():
     control = ControlWords.reserve(1)
     for digest in ("ff" * 16, "00" * 16, "0123456789abcdef" * 2, "80" + "00" * 15):
-        control.publish(control.flip + 1, Entry.of(1, 2, Generation(3, 4, digest)))
-        assert control.entry(control.flip).digest == digest
-        assert control.entry(control.flip)[:3] == (1, 4, 2)
-    assert Entry.of(0, 0, Generation(1, 0)).digest == "00" * 16
+        control.publish(control.publish_seq + 1, ControlEntry.of(1, 2, Generation(3, 4, digest)))
+        assert control.entry(control.publish_seq).digest == digest
+        assert control.entry(control.publish_seq)[:3] == (1, 4, 2)
+    assert ControlEntry.of(0, 0, Generation(1, 0)).digest == "00" * 16
 
 
 def test_each_process_pins_by_words_of_its_own_and_clearing_one_leaves_the_others():
@@ -95,7 +97,7 @@ class Machine(RuleBasedStateMachine):
         self.published = 0
 
     @rule(count=st.integers(1, ENTRIES))
-    def flips(self, count):
+    def publishes(self, count):
         for _ in range(count):
             if not self.control.has_room(1):
                 oldest = min(self.held.values())
@@ -115,15 +117,15 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(process=st.integers(0, 1))
     def dies_and_is_replaced(self, process):
-        self.held = {who: flip for who, flip in self.held.items() if who[0] != process}
+        self.held = {who: publish_seq for who, publish_seq in self.held.items() if who[0] != process}
         self.control.clear(process)
         self.pins[process] = Pins(ControlWords(self.control.words), process)
 
     @invariant()
     def every_pin_reads_its_own_entry(self):
-        assert self.control.flip == self.published
-        for flip in self.held.values():
-            assert self.control.entry(flip) == (entry_of(flip) if flip else (0, 0, 0, 0, 0))
+        assert self.control.publish_seq == self.published
+        for publish_seq in self.held.values():
+            assert self.control.entry(publish_seq) == (entry_of(publish_seq) if publish_seq else (0, 0, 0, 0, 0))
         assert self.control.oldest_pin() == min(self.held.values(), default=IDLE)
 
 
@@ -144,11 +146,11 @@ def test_whatever_is_published_between_any_two_steps_of_a_pin_its_entry_stands(b
     for _ in range(behind):
         publish(control)
     pins = Pins(control, 0)
-    flips = {"before": iter(before), "after": iter(after)}
+    publishes = {"before": iter(before), "after": iter(after)}
 
     def write(when):
         # The writer asks for room as it always does: an announcement that is not confirmed yet may hold it up.
-        for _ in range(next(flips[when], 0)):
+        for _ in range(next(publishes[when], 0)):
             if control.has_room(1):
                 publish(control)
 
@@ -162,12 +164,12 @@ def test_whatever_is_published_between_any_two_steps_of_a_pin_its_entry_stands(b
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(control_module, "exchange", interleaved)
-        flip = pins.pin(0)
-    assert flip == control.flip, "nothing was published after the last look"
+        publish_seq = pins.pin(0)
+    assert publish_seq == control.publish_seq, "nothing was published after the last look"
     while control.has_room(1):
         publish(control)
-        assert control.entry(flip) == (entry_of(flip) if flip else (0, 0, 0, 0, 0))
-    assert control.flip == flip + ENTRIES - 1
+        assert control.entry(publish_seq) == (entry_of(publish_seq) if publish_seq else (0, 0, 0, 0, 0))
+    assert control.publish_seq == publish_seq + ENTRIES - 1
 
 
 def read(control, process, reader, seconds):
@@ -175,10 +177,10 @@ def read(control, process, reader, seconds):
     pins, end_s, reads = Pins(control, process), time.monotonic() + seconds, 0
     while time.monotonic() < end_s:
         for _ in range(100):
-            flip = pins.pin(reader)
-            first, second = control.entry(flip), control.entry(flip)
-            if first != second or first != (entry_of(flip) if flip else (0, 0, 0, 0, 0)):
-                return reads, f"flip {flip}: {first}, {second}"
+            publish_seq = pins.pin(reader)
+            first, second = control.entry(publish_seq), control.entry(publish_seq)
+            if first != second or first != (entry_of(publish_seq) if publish_seq else (0, 0, 0, 0, 0)):
+                return reads, f"flip {publish_seq}: {first}, {second}"
             pins.unpin(reader)
             reads += 1
     return reads, ""
@@ -231,7 +233,7 @@ def test_readers_of_several_processes_and_threads_meet_whole_entries_while_flips
             child.wait()
     assert not [problem for _, problem in found if problem]
     assert all(reads > 100 for reads, _ in found), found
-    assert control.flip > ENTRIES
+    assert control.publish_seq > ENTRIES
     assert control.oldest_pin() == IDLE
 
 

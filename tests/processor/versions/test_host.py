@@ -18,8 +18,8 @@ from freshet_serving.processor.errors import (
     TooLarge,
 )
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import repository as repository_module
 from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.repository import model_repository as repository_module
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routes import VersionStatus
@@ -36,8 +36,8 @@ from tests.processor.engines import (
     request,
     scores,
 )
-from tests.processor.mirror import sides
-from tests.processor.mirror.bucket import Bucket
+from tests.processor.repository.mirror import sides
+from tests.processor.repository.mirror.bucket import Bucket
 from tests.waiting import until
 
 LONG_AGO_S = 1_600_000_000
@@ -350,13 +350,13 @@ def test_what_goes_wrong_with_one_models_tables_keeps_nobody_from_tending_the_ot
     write_package(root, model="able", users=USERS)
     processor = open_processor()
 
-    def tend(version):
+    def maintain(version):
         if version.manifest.model == "able":
             raise error
         return True
 
-    monkeypatch.setattr(ServedVersion, "tend", tend)
-    assert processor._tend()
+    monkeypatch.setattr(ServedVersion, "maintain", maintain)
+    assert processor._maintain()
     assert "tables of able could not be tended" in caplog.text
 
 
@@ -383,13 +383,13 @@ def test_tables_that_cannot_be_tended_keep_no_others_from_it(error, caplog):
     def fail():
         raise error
 
-    def tend():
+    def maintain():
         tended.append(True)
         return True
 
-    versions = {"a": SimpleNamespace(tend=fail), "b": SimpleNamespace(tend=tend)}
+    versions = {"a": SimpleNamespace(maintain=fail), "b": SimpleNamespace(maintain=maintain)}
     models = {name: SimpleNamespace(name=name, served={1: version}) for name, version in versions.items()}
-    assert ModelHost._tend(SimpleNamespace(_models=models)) is True
+    assert ModelHost._maintain(SimpleNamespace(_models=models)) is True
     assert tended == [True]
     assert f"tables of a could not be tended: {error}" in caplog.text
 
@@ -399,10 +399,10 @@ def test_the_judge_of_a_version_that_is_no_canary_any_more_goes(root, open_proce
     policy = {"labels": {"stable": 1, "canary": 2}, "split": {"stable": 1, "canary": 1}}
     processor = open_processor(clock=FakeClock(), policies={"small": ModelPolicy.parse(policy, "model.small")})
     processor.look()
-    assert set(processor._judges) == {("small", 2)}
+    assert set(processor._canary_judges) == {("small", 2)}
     processor.set_policy("small", {"split": {"stable": 1}})
     processor.look()
-    assert not processor._judges
+    assert not processor._canary_judges
 
 
 def test_a_start_without_its_store_is_not_ready_until_that_has_said_what_there_is(tmp_path, monkeypatch):
@@ -422,5 +422,5 @@ def test_a_start_without_its_store_is_not_ready_until_that_has_said_what_there_i
         repository.mirror.list_all()
         until(lambda: processor.poll() or processor.ready)
         until(lambda: processor.ready, processor.poll)
-        assert processor.awaited == []
+        assert processor.pending_models == []
         assert processor.process(request([0])).generation == Generation(1, 0)

@@ -9,12 +9,12 @@ import pytest
 from freshet_serving.processor.clock import FakeClock, SystemClock
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound, NotReady
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import repository as repository_module
-from freshet_serving.processor.package.mapped_file import BYTES, CHANGES, SIZES
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository import model_repository as repository_module
+from freshet_serving.processor.repository.mapped_file import BYTES, CHANGES, SIZES
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.versions.failed_versions import FIRST_WAIT_S
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.refusals import FIRST_WAIT_S
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.descriptors import few_descriptors
@@ -389,7 +389,7 @@ def test_a_policy_that_is_wrong_changes_nothing(three):
 
 def test_a_version_that_was_taken_out_stays_out_until_it_is_readmitted(three):
     model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 1, "canary": 1})
-    model.take_out(3, "nonfinite: all of them")
+    model.eject(3, "nonfinite: all of them")
     assert model.routes.shares() == {2: 1.0}
     again = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 1, "canary": 1})
     assert again.routes.shares() == {2: 1.0}
@@ -408,7 +408,7 @@ def test_a_version_is_taken_out_while_another_one_loads_and_where_nothing_can_be
 
     monkeypatch.setattr(model._repository, "keep_traffic", refuse)
     with model._lock:
-        thread = threading.Thread(target=model.take_out, args=(3, "errors: too many"))
+        thread = threading.Thread(target=model.eject, args=(3, "errors: too many"))
         thread.start()
         thread.join(30)
         assert not thread.is_alive()

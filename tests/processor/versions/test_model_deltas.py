@@ -5,15 +5,15 @@ import os
 
 import pytest
 
-from freshet_serving.processor.chain import ledger as ledger_module
-from freshet_serving.processor.chain import patrol as patrol_module
-from freshet_serving.processor.chain.chain_record import ChainRecord
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound, NotReady, TooLarge
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import place as place_module
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository import storage as storage_module
+from freshet_serving.processor.repository.log import change_log as ledger_module
+from freshet_serving.processor.repository.log import scrub as patrol_module
+from freshet_serving.processor.repository.log.chain_record import ChainRecord
+from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables import table as table_module
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
@@ -253,7 +253,7 @@ def test_an_upload_that_cannot_be_kept_is_not_served(root, monkeypatch, name):
     def refuse(*_):
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(place_module, name, refuse)
+    monkeypatch.setattr(storage_module, name, refuse)
     with pytest.raises(NotReady):
         model.apply_bytes(delta_bytes(root, 1, [1], tag=1))
     assert_serves(model, "1.0")

@@ -6,19 +6,19 @@ import shutil
 
 import pytest
 
-from freshet_serving.processor.chain.damage import repair
-from freshet_serving.processor.chain.ledger import Ledger
-from freshet_serving.processor.chain.resigning import resign
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.package.signature import new_key
+from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.damage import repair
+from freshet_serving.processor.repository.log.re_signing import re_sign
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.packages import connect, make_delta
-from tests.processor.mirror.sides import opened, publish
+from tests.processor.repository.mirror.sides import opened, publish
 from tests.waiting import until
 
 
@@ -133,7 +133,7 @@ def test_a_record_whose_answer_got_lost_keeps_its_file(bucket, trainer, replica,
         replica.model.apply_bytes((tmp_path / "d").read_bytes())
     replica.go()
     assert replica.generation == "1.1"
-    other = Ledger.of(opened(bucket, tmp_path / "other").version("small"))
+    other = ChangeLog.of(opened(bucket, tmp_path / "other").version("small"))
     assert other.read_delta(other.history.head).step == 1
 
 
@@ -144,8 +144,8 @@ def test_a_version_that_ended_and_came_again_under_its_number_is_loaded_when_tol
         trainer.publish(make_delta(step, [step]))
     replica.go()
     assert replica.generation == "1.5"
-    opened(bucket, tmp_path / "trainer").place("small", 1).end()
-    again = Ledger.of(publish(opened(bucket, tmp_path / "trainer"), tmp_path, users=range(7)))
+    opened(bucket, tmp_path / "trainer").storage("small", 1).end()
+    again = ChangeLog.of(publish(opened(bucket, tmp_path / "trainer"), tmp_path, users=range(7)))
     again.publish(make_delta(1, [1]))
     replica.go(10, 1.0)
     assert replica.model.chain(1).state == "DIVERGED"
@@ -183,7 +183,7 @@ def test_a_version_that_was_refused_is_tried_again_once_its_manifest_is_another(
     replica = Replica(bucket, tmp_path / "server", Keyring.of(trust=[public]))
     assert "got no signature" in replica.errors()[1]
     assert not (tmp_path / "server" / "small" / "1" / "tables").exists()
-    resign(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(private)), "small", 1, unsigned=True)
+    re_sign(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(private)), "small", 1, unsigned=True)
     replica.go(120, 1.0)
     assert (replica.generation, replica.errors()) == ("1.0", {})
 
@@ -191,16 +191,16 @@ def test_a_version_that_was_refused_is_tried_again_once_its_manifest_is_another(
 def test_records_that_a_later_manifest_vouches_for_come_though_nobody_can_check_them_yet(
     bucket, trainer, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("freshet_serving.processor.mirror.mirrored_place.WALKED", 2)
+    monkeypatch.setattr("freshet_serving.processor.repository.mirror.mirrored_storage.WALKED", 2)
     (old, old_public, _), (new, new_public, _) = new_key(str(tmp_path / "old")), new_key(str(tmp_path / "new"))
-    resign(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(old)), "small", 1, unsigned=True)
+    re_sign(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(old)), "small", 1, unsigned=True)
     replica = Replica(bucket, tmp_path / "server", Keyring.of(trust=[old_public, new_public]))
     replica.go(2)
-    signed = Ledger.of(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(old)).version("small", 1))
+    signed = ChangeLog.of(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(old)).version("small", 1))
     for step in range(1, 8):
         signed.publish(make_delta(step, [step]))
     owner = opened(bucket, tmp_path / "owner")
-    resign(owner.with_keys(Keyring.of(new, [old_public])), "small", 1)
+    re_sign(owner.with_keys(Keyring.of(new, [old_public])), "small", 1)
     owner.mirror.tell()
     replica.go(40, 1.0)
     assert (replica.generation, replica.model.chain(1).state) == ("1.7", "CURRENT")
@@ -209,17 +209,17 @@ def test_records_that_a_later_manifest_vouches_for_come_though_nobody_can_check_
 @pytest.mark.parametrize("damage", [b"{}", b"", b"x" * 20_000], ids=["no record", "empty", "too large"])
 def test_a_repair_in_the_store_brings_a_diverged_replica_back(bucket, replica, tmp_path, damage):
     for step in (1, 2, 3):
-        writer = Ledger.of(opened(bucket, tmp_path / "trainer").version("small"))
+        writer = ChangeLog.of(opened(bucket, tmp_path / "trainer").version("small"))
         writer.publish(make_delta(step, [step]))
     replica.go()
     bucket.objects["small/1/chain/0000000004.json"] = damage
     bucket.objects["small/1/chain/0000000005.json"] = b"stands on it"
     if damage:
         assert any("DIVERGED" in line for line in replica.go())
-    tool = Ledger(opened(bucket, tmp_path / "tool").version("small"))
+    tool = ChangeLog(opened(bucket, tmp_path / "tool").version("small"))
     assert repair(tool, 4).number == 6
     # Both records may have had a step, and do not tell it.
-    Ledger.of(opened(bucket, tmp_path / "trainer").version("small")).publish(make_delta(6, [1], parent=3))
+    ChangeLog.of(opened(bucket, tmp_path / "trainer").version("small")).publish(make_delta(6, [1], parent=3))
     said = replica.go()
     assert replica.generation == "1.6", said
     assert replica.model.chain(1).state == "CURRENT"
@@ -228,11 +228,11 @@ def test_a_repair_in_the_store_brings_a_diverged_replica_back(bucket, replica, t
 
 def test_a_replica_follows_a_repair_of_a_record_that_it_has_a_sound_copy_of(bucket, replica, tmp_path):
     for step in (1, 2, 3):
-        Ledger.of(opened(bucket, tmp_path / "trainer").version("small")).publish(make_delta(step, [step]))
+        ChangeLog.of(opened(bucket, tmp_path / "trainer").version("small")).publish(make_delta(step, [step]))
     replica.go()
     assert replica.generation == "1.3"
     bucket.objects["small/1/chain/0000000002.json"] = b"{}"
-    assert repair(Ledger(opened(bucket, tmp_path / "tool").version("small")), 2).number == 4
+    assert repair(ChangeLog(opened(bucket, tmp_path / "tool").version("small")), 2).number == 4
     # With the beat that brings the repair, before its turn of looking at record 2 has come.
     said = replica.go(beats=2)
     assert said == ["small rolled back to 1.1"], said
@@ -242,7 +242,7 @@ def test_a_replica_follows_a_repair_of_a_record_that_it_has_a_sound_copy_of(buck
     (tmp_path / "restarted" / "small" / "1" / "chain" / "0000000002.json").write_bytes(sound)
     assert Replica(bucket, tmp_path / "restarted").generation == "1.1"
     # A writer too.
-    again = Ledger.of(opened(bucket, tmp_path / "trainer").version("small"), whole=True)
+    again = ChangeLog.of(opened(bucket, tmp_path / "trainer").version("small"), whole=True)
     again.publish(make_delta(4, [2], parent=1))
     replica.go()
     assert replica.generation == "1.4"

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.processor.chain.history import History
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.repository.log.history import History
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.tables.table import RowVersions
 from freshet_serving.processor.versions.served_version import ServedVersion
@@ -107,7 +107,7 @@ def come_to_rest(model, newest=1):
 def go_on(model, root):
     """The next delta: another one, small, on whatever is served."""
     here = model.pick().generation
-    step = model._followers[here.version].ledger.history.top + 1
+    step = model._log_appliers[here.version].change_log.history.top + 1
     changes = {"removed": [20], "tag": step, "parent": here.step, "version": here.version}
     model.apply_bytes(delta_bytes(root.parent, step, [5, 6, 901], **changes))
 
@@ -238,7 +238,7 @@ def test_any_mix_of_changes_that_fail_ends_as_a_fresh_server(start, tmp_path_fac
     try:
         for move, first, length, fails in moves:
             here = model.pick().generation
-            step = model._followers[1].ledger.history.top + 1
+            step = model._log_appliers[1].change_log.history.top + 1
             users = range(first, first + 40 * length)
             data = delta_bytes(root.parent, step, users, tag=step, parent=here.step, dense_seed=step)
             injector = Calls(first, count=length) if fails else Calls(10**9)
@@ -308,7 +308,7 @@ def test_an_undo_that_fails_in_one_table_is_made_in_the_others(tmp_path, monkeyp
 
         monkeypatch.setattr(table, "undo", undo)
     with pytest.raises(MemoryError):
-        version._take_out(dict.fromkeys(version.tables, RowVersions()))
+        version._remove_staged(dict.fromkeys(version.tables, RowVersions()))
     assert undone == ["user", "tag"]
 
 
@@ -322,7 +322,7 @@ def test_a_remote_table_takes_back_a_delta_staged_in_part(monkeypatch):
     def short(*_):
         raise MemoryError
 
-    monkeypatch.setattr(row_kernels, "bury", short)
+    monkeypatch.setattr(row_kernels, "add_tombstones", short)
     with pytest.raises(MemoryError):
         table.apply(TableDelta(np.array([2, 5]), 2 * rows[:2], np.array([1])), 2, versions)
     table.undo(versions, 2)

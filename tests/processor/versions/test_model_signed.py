@@ -8,17 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.processor.chain.chain_record import record_name
-from freshet_serving.processor.chain.ledger import Ledger
-from freshet_serving.processor.chain.resigning import check_version, resign
-from freshet_serving.processor.errors import BadInput, Corrupt, Diverged, FreshetError, KeyWanted
+from freshet_serving.processor.errors import BadInput, Corrupt, Diverged, FreshetError, SigningKeyRequired
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.keyring import NO_KEYS
 from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.repository import Repository
-from freshet_serving.processor.package.version import MANIFEST, VersionReader, add_file
-from freshet_serving.processor.package.warmup import WARMUP
-from freshet_serving.processor.tables.folding import fold
+from freshet_serving.processor.repository.keyring import NO_KEYS
+from freshet_serving.processor.repository.log.chain_record import record_name
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.re_signing import check_version, re_sign
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version import MANIFEST, VersionReader, add_file
+from freshet_serving.processor.repository.warmup import WARMUP
+from freshet_serving.processor.tables.compaction import compact
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.packages import make_delta, write_package
 from tests.processor.versions.models import USERS, assert_serves, delta_bytes, deltas_folder, open_model, publish
@@ -52,8 +52,8 @@ def refused(root, keyring):
     return next(state.error for state in model.status() if state.error)
 
 
-def ledger(root, keyring=NO_KEYS):
-    return Ledger.of(Repository(root).with_keys(keyring).version("small", 1))
+def change_log(root, keyring=NO_KEYS):
+    return ChangeLog.of(Repository(root).with_keys(keyring).version("small", 1))
 
 
 def test_what_a_trusted_key_has_signed_is_served_and_followed(root):
@@ -61,7 +61,7 @@ def test_what_a_trusted_key_has_signed_is_served_and_followed(root):
     signed_delta(root, 1, [1])
     assert model.poll() == ["small 1.1 served"]
     assert_serves(model, "1.1", {1: 1})
-    ledger(root, writes()).rollback(0)
+    change_log(root, writes()).rollback(0)
     assert model.poll() == ["small rolled back to 1.0"]
     assert open_model(root).pick().digest == model.pick().digest, "signed or not, the same content has the same name"
 
@@ -88,7 +88,7 @@ def test_a_record_of_somebody_else_is_refused_with_one_line_and_the_trusted_stat
     model = open_model(root, keyring=reads())
     signed_delta(root, 1, [1])
     model.poll()
-    stranger = ledger(root, writes("stranger", ["first"]))
+    stranger = change_log(root, writes("stranger", ["first"]))
     if who == "nobody":
         # What no writer of ours does: an unsigned record on a chain that is signed.
         publish(root, 2, [2])
@@ -118,7 +118,7 @@ def test_a_file_that_is_dropped_without_a_record_is_not_adopted_by_anybody_with_
         assert line.startswith("small delta 1 waits: delta: a signed record of it wanted, got the file alone")
         assert one.chain(1).state == "WAITING"
         assert_serves(one, "1.0")
-    assert ledger(root, writes()).history.number == 0
+    assert change_log(root, writes()).history.number == 0
     # The trainer goes on past it.
     signed_delta(root, 1, [2])
     assert "small 1.1 served" in looked(model)
@@ -128,12 +128,14 @@ def test_a_file_that_is_dropped_without_a_record_is_not_adopted_by_anybody_with_
 def test_uploads_are_signed_by_a_server_with_a_key_and_refused_by_one_without(root, tmp_path):
     one, other = open_model(root, keyring=writes()), open_model(root, keyring=reads())
     data = delta_bytes(tmp_path, 1, [1])
-    with pytest.raises(KeyWanted, match=r"signed by key .*, and there is no key here: --key or FRESHET_KEY wanted"):
+    with pytest.raises(
+        SigningKeyRequired, match=r"signed by key .*, and there is no key here: --key or FRESHET_KEY wanted"
+    ):
         other.apply_bytes(data)
     assert not list(deltas_folder(root).iterdir())
     one.apply_bytes(data)
     assert looked(other) == ["small 1.1 served"]
-    assert ledger(root).history.head.record.key == signer().id
+    assert change_log(root).history.head.record.key == signer().id
 
 
 def test_a_rollback_asked_of_a_server_without_a_key_holds_there_alone_and_ends_with_the_next_signed_one(root):
@@ -143,7 +145,7 @@ def test_a_rollback_asked_of_a_server_without_a_key_holds_there_alone_and_ends_w
     assert not done.recorded
     assert (one.chain(1).state, looked(other)) == ("HELD", [])
     signed_delta(root, 2, [2], parent=1)
-    ledger(root, writes()).rollback(1)
+    change_log(root, writes()).rollback(1)
     looked(one)
     assert_serves(one, "1.1", {1: 1})
 
@@ -151,12 +153,12 @@ def test_a_rollback_asked_of_a_server_without_a_key_holds_there_alone_and_ends_w
 def test_nobody_without_a_key_writes_to_what_is_signed(root):
     version = Repository(root).version("small", 1)
     for write in (
-        lambda: ledger(root).publish(make_delta(1, [1])),
-        lambda: ledger(root).hold(),
+        lambda: change_log(root).publish(make_delta(1, [1])),
+        lambda: change_log(root).hold(),
         lambda: add_file(version, WARMUP, b""),
         lambda: write_package(root, 2, keyring=reads()),
     ):
-        with pytest.raises(KeyWanted):
+        with pytest.raises(SigningKeyRequired):
             write()
     assert open_model(root, keyring=reads()).ready
     assert Repository(root).versions("small") == [1]
@@ -249,7 +251,7 @@ def test_records_of_another_version_or_repository_of_the_same_key_are_none_of_th
     write_package(other, users=USERS, seed=1, keyring=writes())
     signed_delta(other, 1, [1])
     version = Repository(other).with_keys(writes()).version("small", 1)
-    fold(version, Ledger.of(version))
+    compact(version, ChangeLog.of(version))
     signed_delta(other, 2, [2])
     for name in ("chain", "deltas", "snapshots"):
         if (folder(other) / name).exists():
@@ -273,9 +275,9 @@ def test_labels_and_traffic_of_a_stranger_are_passed_over_and_older_ones_too(roo
     assert Repository(root).labels("small") == {"stable": 1, "canary": 1}
     path.write_bytes(older)
     assert Repository(root).with_keys(keyring).labels("small") == {}
-    with pytest.raises(KeyWanted):
+    with pytest.raises(SigningKeyRequired):
         Repository(root).keep_labels("small", {})
-    with pytest.raises(KeyWanted):
+    with pytest.raises(SigningKeyRequired):
         Repository(root).with_keys(keyring).keep_traffic("small", {})
 
 
@@ -288,11 +290,11 @@ def build(root):
     for step in (1, 2):
         signed_delta(root, step, [step])
     version = Repository(root).with_keys(writes()).version("small", 1)
-    fold(version, Ledger.of(version))
+    compact(version, ChangeLog.of(version))
     signed_delta(root, 3, [3])
-    ledger(root, writes()).rollback(2)
+    change_log(root, writes()).rollback(2)
     signed_delta(root, 4, [4], parent=2)
-    ledger(root, writes()).hold("so")
+    change_log(root, writes()).hold("so")
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +306,7 @@ def made(tmp_path_factory):
 
 def prefixes(root):
     """The digests that were signed at one time or another as what is to be served."""
-    return set(Ledger.of(Repository(root).version("small", 1), whole=True).history.links)
+    return set(ChangeLog.of(Repository(root).version("small", 1), whole=True).history.links)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -361,7 +363,7 @@ def test_a_trusting_follower_always_has_a_prefix_of_what_was_signed(made, tmp_pa
 def test_two_keys_are_trusted_at_once_and_the_old_one_is_dropped_once_the_new_one_vouches(root, tmp_path, memory):
     signed_delta(root, 1, [1])
     version = Repository(root).with_keys(writes()).version("small", 1)
-    fold(version, Ledger.of(version))
+    compact(version, ChangeLog.of(version))
     signed_delta(root, 2, [2])
     model = open_model(root, keyring=reads("first", "second", memory=memory))
     with pytest.raises(Corrupt, match="manifest: signed by key"):
@@ -369,7 +371,7 @@ def test_two_keys_are_trusted_at_once_and_the_old_one_is_dropped_once_the_new_on
     signed_delta(root, 3, [3], keyring=writes("second", ["first"]))
     assert looked(model) == ["small 1.3 served"]
     assert refused(root, reads("second")).startswith("manifest: signed by key")
-    made = resign(Repository(root).with_keys(writes("second", ["first"])), "small", 1)
+    made = re_sign(Repository(root).with_keys(writes("second", ["first"])), "small", 1)
     assert (made.key, made.edition, made.vouched.number) == (signer("second").id, 1, 4)
     signed_delta(root, 4, [4], keyring=writes("second"))
     assert looked(model) == ["small 1.4 served"]
@@ -390,14 +392,14 @@ def test_a_repository_that_nobody_has_signed_is_vouched_for_as_it_lies_there(tmp
     root = tmp_path / "bare"
     write_package(root, users=USERS)
     before = open_model(root)
-    ledger(root).publish(make_delta(1, [1]))
+    change_log(root).publish(make_delta(1, [1]))
     before.poll()
     assert refused(root, reads()).endswith("got no signature")
     with pytest.raises(Corrupt, match="got no signature"):
-        resign(Repository(root).with_keys(writes()), "small", 1)
-    resign(Repository(root).with_keys(writes()), "small", 1, unsigned=True)
+        re_sign(Repository(root).with_keys(writes()), "small", 1)
+    re_sign(Repository(root).with_keys(writes()), "small", 1, unsigned=True)
     with pytest.raises(BadInput, match="--trust wanted, and not --unsigned"):
-        resign(Repository(root).with_keys(writes("other")), "small", 1, unsigned=True)
+        re_sign(Repository(root).with_keys(writes("other")), "small", 1, unsigned=True)
     after = open_model(root, keyring=reads())
     assert after.pick().digest == before.pick().digest
     signed_delta(root, 2, [2])
@@ -409,7 +411,7 @@ def test_what_is_not_signed_is_written_to_the_byte_as_before(tmp_path):
     manifest = json.loads((folder(tmp_path) / MANIFEST).read_bytes())
     assert not manifest.keys() & {"key", "signature", "edition", "vouched"}
     assert all(entry.keys() == {"nbytes", "crc32"} for entry in manifest["files"].values())
-    ledger(tmp_path).publish(make_delta(1, [1]))
+    change_log(tmp_path).publish(make_delta(1, [1]))
     assert b'"format":"freshet-record/1"' in (folder(tmp_path) / record_name(1)).read_bytes()
 
 
@@ -423,4 +425,4 @@ def test_a_signed_manifest_is_of_one_spelling(root):
     (folder(root) / "chain").mkdir(exist_ok=True)
     (folder(root) / record_name(1)).write_bytes(b"{}")
     with pytest.raises(Diverged):
-        Ledger.of(Repository(root).with_keys(reads()).version("small", 1))
+        ChangeLog.of(Repository(root).with_keys(reads()).version("small", 1))

@@ -6,7 +6,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.versions.policy import ModelPolicy, VersionPolicy
-from freshet_serving.processor.watching.judge import Bounds
+from freshet_serving.processor.watching.canary_judge import CanaryBounds
 
 WHOLE = {
     "versions": "latest:2",
@@ -29,7 +29,7 @@ def parse(raw):
 def test_a_policy_is_read_and_written_in_the_same_words():
     policy = parse(WHOLE)
     assert policy.versions == VersionPolicy(2)
-    assert policy.guard == Bounds(10.0, 20)
+    assert policy.guard == CanaryBounds(10.0, 20)
     assert parse(json.loads(json.dumps(policy.to_json()))) == policy
     assert policy.limits == {"max_rows": 500, "max_ids": 1000}
     assert parse({}).to_json() == parse({}).limits == {}

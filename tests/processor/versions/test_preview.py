@@ -9,7 +9,7 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.sessions.request import Work
 from freshet_serving.processor.sessions.session import Session
-from freshet_serving.processor.versions.preview import IDS_OF_ONE, MOST_ROWS, REFRESH_S, Excerpt, extent, runs
+from freshet_serving.processor.versions.preview import IDS_OF_ONE, MOST_ROWS, REFRESH_S, SampleRows, extent, runs
 from tests.guarded import NONE, Stream, as_inputs, write_guarded
 from tests.packages import open_version, rows_of
 
@@ -37,16 +37,16 @@ def version(tmp_path):
 def sampled(version, requests=10, rows=8):
     replica = version.replicas
     for seed in range(requests):
-        replica.sample.take(replica.plan.bind(as_inputs(rows, seed)))
+        replica.sample.take(replica.plan.bind_inputs(as_inputs(rows, seed)))
     return replica
 
 
-def previewed(version, delta, most_rows=256, most_s=1.0):
+def previewed(version, delta, max_rows=256, max_s=1.0):
     """What the delta would do; it is not served."""
     told = []
 
     def examine(change):
-        told.append(version.preview(change, most_rows, most_s))
+        told.append(version.preview(change, max_rows, max_s))
         raise Staged
 
     with pytest.raises(Staged):
@@ -61,7 +61,7 @@ def scored(replica, requests):
 
 def _answer(replica, inputs):
     answers = []
-    bound = replica.plan.bind(inputs)
+    bound = replica.plan.bind_inputs(inputs)
     Session(0, SystemClock()).run([Work(bound.rows, bound.ids, replica=replica, bound=bound, done=answers.append)])
     return answers[0].outputs["score"]
 
@@ -83,8 +83,8 @@ def test_nothing_of_it_is_counted(version):
     replica = sampled(version)
     previewed(version, Stream().good())
     assert replica.costs.cost.keys() == {1, 4, 16}
-    assert all(buffers.counts.sum() == 0 for buffers in replica._stock)
-    assert version.control.oldest_pin() > version.change.flip
+    assert all(buffers.counts.sum() == 0 for buffers in replica._buffer_pool)
+    assert version.control.oldest_pin() > version.change.publish_seq
 
 
 def test_what_the_newest_scored_is_what_the_next_is_compared_with(version):
@@ -121,7 +121,7 @@ def test_no_more_is_gathered_than_is_wanted_and_anew_after_a_while(version):
     sample = replica.sample
     sample._clock = clock
     sample._since_s = 0.0
-    bound = replica.plan.bind(as_inputs(50))
+    bound = replica.plan.bind_inputs(as_inputs(50))
     taken = 0
     while sample.wanted:
         sample.take(bound)
@@ -136,16 +136,16 @@ def test_no_more_is_gathered_than_is_wanted_and_anew_after_a_while(version):
 
 def test_a_request_that_holds_much_is_not_kept(version):
     sample = version.replicas.sample
-    sample.take(version.replicas.plan.bind(as_inputs(8))._replace(ids=IDS_OF_ONE + 1))
+    sample.take(version.replicas.plan.bind_inputs(as_inputs(8))._replace(ids=IDS_OF_ONE + 1))
     assert sample._gathered == []
 
 
 @given(st.integers(0, 5000), st.floats(1e-6, 1.0))
-def test_rows_are_whole_runs_that_fit_the_time(rows, most_s):
-    bucket, fit = extent(COSTS, rows, most_s)
+def test_rows_are_whole_runs_that_fit_the_time(rows, max_s):
+    bucket, fit = extent(COSTS, rows, max_s)
     assert bucket == 16
     assert fit <= rows
-    assert fit == rows or fit == 32 or (fit % bucket == 0 and fit / bucket * COSTS[bucket] <= most_s)
+    assert fit == rows or fit == 32 or (fit % bucket == 0 and fit / bucket * COSTS[bucket] <= max_s)
 
 
 def test_of_buckets_that_others_may_wait_for_none_is_taken_where_there_is_a_smaller():
@@ -155,7 +155,7 @@ def test_of_buckets_that_others_may_wait_for_none_is_taken_where_there_is_a_smal
 
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=40), st.integers(1, 100), st.sampled_from([1, 4, 16]))
 def test_every_row_is_in_one_run_and_in_order(counts, most, bucket):
-    sample = [Excerpt(number, count) for number, count in enumerate(counts)]
+    sample = [SampleRows(number, count) for number, count in enumerate(counts)]
     rows = min(most, sum(counts))
     seen = []
     for part, spans in runs(sample, rows, bucket):

@@ -6,7 +6,7 @@ import pytest
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.versions import served_version as served
 from freshet_serving.processor.versions.control import ENTRIES, IDLE, PINS, WORDS
 from freshet_serving.processor.versions.replica import Replica
@@ -36,7 +36,7 @@ def test_what_is_prepared_is_served_by_nobody_until_the_flip(package):
     with version.replicas.pinned(0) as state:
         assert state.generation == Generation(1, 0)
         before = state.executables
-    version._flip(change)
+    version._publish(change)
     with version.replicas.pinned(0) as state:
         assert state.generation == Generation(1, 9)
         assert state.executables is not before
@@ -47,7 +47,7 @@ def test_a_pin_is_seen_by_the_writer_and_gone_after(package):
     version = open_version(package)
     version.apply(make_delta(1, [1]))
     with version.replicas.pinned(5):
-        assert version.control.oldest_pin() == version.change.flip
+        assert version.control.oldest_pin() == version.change.publish_seq
     assert version.control.oldest_pin() == IDLE
 
 
@@ -64,7 +64,7 @@ def test_replicas_of_two_processes_flip_together_and_pin_apart(package):
             for replica in replicas:
                 replica.forget(frame)
 
-    version.open(Both())
+    version.attach_replicas(Both())
     assert [r.generation.step for r in replicas] == [0, 0]
     version.apply(make_delta(1, [1]))
     assert [r.generation.step for r in replicas] == [1, 1]
@@ -92,7 +92,7 @@ def test_deltas_before_open_are_served_from_the_first_batch_on(package):
     version.apply(make_delta(1, [1], dense_seed=3))
     with pytest.raises(NotReady, match="is not open"):
         _ = version.replicas
-    version.open(connect(version))
+    version.attach_replicas(connect(version))
     with version.replicas.pinned(0) as state:
         assert state.generation == Generation(1, 1)
 
@@ -119,7 +119,7 @@ def test_deltas_of_rows_are_new_states_over_the_frame_that_is_there(package):
     with replica.pinned(0) as state:
         seen.append(state)
     assert [state.generation.step for state in seen] == [1, 2, 3, 1]
-    assert len({state.flip for state in seen}) == 4
+    assert len({state.publish_seq for state in seen}) == 4
     assert len({id(state.tables) for state in seen}) == len({id(state.executables) for state in seen}) == 1
 
 
@@ -168,7 +168,7 @@ def test_a_session_that_stands_still_keeps_its_state_and_refuses_the_change_that
         with pytest.raises(NotReady, match="within a minute"):
             change()
     assert not kept, "refused before anything is made durable"
-    assert version.control.entry(state.flip)[:3] == (0, 0, 0)
+    assert version.control.entry(state.publish_seq)[:3] == (0, 0, 0)
     replica.unpin(0)
     version.apply(make_delta(flips + 1, [1]))
     assert replica.generation == Generation(1, flips + 1)

@@ -4,7 +4,7 @@ import pytest
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import BadInput, NotFound
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routed_model import RoutedModel
 
@@ -41,7 +41,7 @@ def test_a_policy_that_is_none_changes_nothing(routed):
 
 
 def test_what_was_taken_out_is_readmitted_once(routed):
-    routed.take_out(3, "errors: too many")
+    routed.eject(3, "errors: too many")
     assert routed.routes.traffic.out[3].reason == "errors: too many"
     routed.readmit(3)
     assert routed.routes.traffic.out == {}

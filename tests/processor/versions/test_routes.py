@@ -7,7 +7,7 @@ import pytest
 
 from freshet_serving.processor.errors import NotFound, NotReady
 from freshet_serving.processor.versions.routes import END, LOADING, Routes, VersionStatus, find
-from freshet_serving.processor.versions.traffic import Out, Split, Traffic
+from freshet_serving.processor.versions.traffic import EjectedVersion, Traffic, TrafficSplit
 
 ROUTES = Routes("ctr", {3: "three", 7: "seven"}, {"stable": 3, "lost": 5})
 
@@ -66,9 +66,9 @@ class Version:
 
 def split_routes(out=(), split=("stable", "canary"), weights=(1, 1), canary=None, labels=None):
     served = {3: Version(3), 4: canary or Version(4), 9: Version(9)}
-    parts = Split.of(dict(zip(split, weights)), 5)
+    parts = TrafficSplit.of(dict(zip(split, weights)), 5)
     labels = {"stable": 3, "canary": 4} if labels is None else labels
-    return Routes("ctr", served, labels, traffic=Traffic(parts, out=dict.fromkeys(out, Out("why", 0.0))))
+    return Routes("ctr", served, labels, traffic=Traffic(parts, out=dict.fromkeys(out, EjectedVersion("why", 0.0))))
 
 
 def answers(routes, count=100):
@@ -117,7 +117,7 @@ def test_each_version_but_the_baseline_is_on_trial_once():
 
 def test_without_a_split_the_newest_that_is_not_out_answers():
     served = {3: Version(3), 4: Version(4)}
-    out = {4: Out("why", 0.0)}
+    out = {4: EjectedVersion("why", 0.0)}
     assert Routes("ctr", served, traffic=Traffic(out=out)).route().version == 3
     assert Routes("ctr", {4: served[4]}, traffic=Traffic(out=out)).route().version == 4
 
@@ -125,6 +125,6 @@ def test_without_a_split_the_newest_that_is_not_out_answers():
 def test_the_shadow_is_a_label_beside_the_default():
     labels = {"canary": 4}
     served = {3: Version(3), 4: Version(4)}
-    traffic = Traffic(Split.of({"stable": 1}, 5), shadow="canary", shadow_share=1.0)
+    traffic = Traffic(TrafficSplit.of({"stable": 1}, 5), shadow="canary", shadow_share=1.0)
     assert Routes("ctr", served, {**labels, "stable": 3}, traffic=traffic).shadow.version == 4
     assert Routes("ctr", {3: served[3]}, {**labels, "stable": 3}, traffic=traffic).shadow is None

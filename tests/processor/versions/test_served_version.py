@@ -31,12 +31,12 @@ def scores(version, users, session=0):
     inputs = make_inputs(users)
     replica = version.replicas
     with replica.pinned(session) as state:
-        bound = replica.plan.bind(inputs)
+        bound = replica.plan.bind_inputs(inputs)
         x = np.zeros((16, replica.plan.width), np.float32)
         out = np.empty((16, 1), np.float32)
         counts = np.zeros((2, 2), np.int64)
         replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
-        state.executables[16].bind(x, {"score": out})()
+        state.executables[16].bind_buffers(x, {"score": out})()
         return out[: len(users), 0], state.generation
 
 
@@ -257,10 +257,10 @@ def test_what_a_rollback_took_back_is_not_written_over_while_a_reader_stands_at_
     table, pins, seen = version.tables["user"], Pins(version.control, 0), {}
     undo, apply = table.undo, table.apply
 
-    def undone(versions, safe_flip):
+    def undone(versions, safe_seq):
         # It took the state of the rollback before the slots were taken back, and is in its batch until the next delta.
         seen["flip"], seen["undone"] = pins.pin(5), set(versions.slots)
-        undo(versions, safe_flip)
+        undo(versions, safe_seq)
 
     def applied(*arguments):
         versions = apply(*arguments)
@@ -270,7 +270,7 @@ def test_what_a_rollback_took_back_is_not_written_over_while_a_reader_stands_at_
 
     table.undo, table.apply = undone, applied
     version.rollback(0)
-    assert seen["flip"] == version.change.flip - 1
+    assert seen["flip"] == version.change.publish_seq - 1
     version.apply(make_delta(1, [4, 44], tag=6))
     assert not seen["undone"] & seen["written"]
     version.apply(make_delta(2, [5, 55], tag=7))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.overview import describe, version_stats
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.staleness import Staleness, find_stale
-from freshet_serving.processor.watching.keeper import Keeper
+from freshet_serving.processor.watching.periodic_thread import PeriodicThread
 from tests.packages import write_package
 from tests.processor.engines import USERS
 from tests.processor.versions.models import publish
@@ -82,7 +82,7 @@ def test_a_version_whose_files_were_replaced_is_stale(root, open_processor, cloc
 def test_what_a_person_holds_is_not_stale(root, open_processor, clock):
     processor = open_processor(clock)
     model = processor.catalogue["small"]
-    model._followers[1].ledger.hold("to look at")
+    model._log_appliers[1].change_log.hold("to look at")
     publish(root, 1, [1])
     clock.advance(2.0)
     processor.poll()
@@ -186,7 +186,7 @@ def test_a_model_that_came_later_and_a_version_nobody_is_sent_to_keep_nobody_fro
         processor.poll()
     assert processor.catalogue["small"].staleness_s(1) > 5.0
     assert processor.ready
-    processor.catalogue["late"]._followers[1].current_at_s = clock.now_s() - 50.0
+    processor.catalogue["late"]._log_appliers[1].current_at_s = clock.now_s() - 50.0
     assert processor.ready
 
 
@@ -254,9 +254,9 @@ def test_a_change_that_hangs_for_a_minute_makes_a_server_unready(open_processor,
 
 def test_closing_does_not_wait_for_a_change_that_hangs(open_processor, clock):
     processor = open_processor(clock)
-    slow = Keeper(lambda: threading.Event().wait(60))
+    slow = PeriodicThread(lambda: threading.Event().wait(60))
     slow.start()
-    processor._keepers.append(slow)
+    processor._periodic_threads.append(slow)
     processor._stuck = "model 'small'"
     processor.close()
     assert slow.is_alive()

@@ -10,7 +10,7 @@ from freshet_serving.processor.package.delta import rows_of_file, write_delta
 from freshet_serving.processor.versions.timeline import MOST
 from tests.guarded import Stream, write_guarded
 from tests.packages import make_delta, write_package
-from tests.processor.versions.test_probation import drop, feed, opened
+from tests.processor.versions.test_pre_deploy_check import drop, feed, opened
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.versions.traffic import BUCKETS, Out, Router, Split, Traffic, new_turns
+from freshet_serving.processor.versions.traffic import BUCKETS, EjectedVersion, Router, Traffic, TrafficSplit, new_turns
 
 LABELS = ("stable", "canary", "blue", "green")
 weights = st.lists(st.integers(0, 1000), min_size=2, max_size=4).filter(any).map(lambda w: dict(zip(LABELS, w)))
 
 
-def moved(a: Split, b: Split) -> int:
+def moved(a: TrafficSplit, b: TrafficSplit) -> int:
     """Buckets that have another owner in b than in a."""
     ends = sorted({*a.ends, *b.ends})
     return sum(end - start for start, end in zip([0, *ends], ends) if a.pick(start) != b.pick(start))
@@ -25,14 +25,14 @@ def wanted(parts: dict[str, float]) -> dict[str, float]:
 
 @given(weights)
 def test_every_label_has_its_share_of_the_line(parts):
-    split = Split.of(parts, 7)
+    split = TrafficSplit.of(parts, 7)
     assert split.shares() == pytest.approx(wanted(parts), abs=1e-9)
     assert sum(split.sizes().values()) == BUCKETS
 
 
 @given(st.lists(weights, min_size=2, max_size=6))
 def test_a_change_of_weights_moves_only_the_share_that_it_must(history):
-    split = Split.of(history[0], 7)
+    split = TrafficSplit.of(history[0], 7)
     for parts in history[1:]:
         after = split.reweighted(parts)
         before, now = split.sizes(), after.sizes()
@@ -45,7 +45,7 @@ def test_a_change_of_weights_moves_only_the_share_that_it_must(history):
 
 @given(weights)
 def test_equal_weights_move_nothing(parts):
-    split = Split.of(parts, 7)
+    split = TrafficSplit.of(parts, 7)
     again = split.reweighted({label: 3 * weight for label, weight in parts.items()})
     assert again.ends == split.ends
     assert again.owners == split.owners
@@ -53,9 +53,9 @@ def test_equal_weights_move_nothing(parts):
 
 @given(weights, st.lists(st.binary(max_size=40), max_size=20))
 def test_a_key_is_answered_by_one_label_wherever_it_is_asked(parts, keys):
-    split = Split.of(parts, 7)
+    split = TrafficSplit.of(parts, 7)
     here = Router(split, split.owners, new_turns())
-    there = Split.from_json(json.loads(json.dumps(split.to_json())))
+    there = TrafficSplit.from_json(json.loads(json.dumps(split.to_json())))
     assert there == split
     for key in keys:
         assert here.pick(key) == split.pick(split.bucket(key)) == there.pick(there.bucket(key))
@@ -63,7 +63,7 @@ def test_a_key_is_answered_by_one_label_wherever_it_is_asked(parts, keys):
 
 def test_sticky_keys_never_switch_while_weights_stay_and_only_the_needed_share_moves_when_they_change():
     keys = [b"user-%d" % n for n in range(20_000)]
-    split = Split.of({"stable": 95, "canary": 5}, 11)
+    split = TrafficSplit.of({"stable": 95, "canary": 5}, 11)
     first = [split.pick(split.bucket(key)) for key in keys]
     assert first == [split.pick(split.bucket(key)) for key in keys]
     wider = split.reweighted({"stable": 90, "canary": 10})
@@ -77,14 +77,14 @@ def test_sticky_keys_never_switch_while_weights_stay_and_only_the_needed_share_m
 
 @pytest.mark.parametrize("sticky", [False, True])
 def test_a_canary_at_five_percent_gets_five_percent_of_100000_requests(sticky):
-    split = Split.of({"stable": 95, "canary": 5}, 11)
+    split = TrafficSplit.of({"stable": 95, "canary": 5}, 11)
     table = Router(split, split.owners, new_turns())
     picked = [table.pick(b"user-%d" % n if sticky else None) for n in range(100_000)]
     assert abs(picked.count("canary") / 1000 - 5) <= 0.3
 
 
 def test_another_salt_deals_keys_anew():
-    a, b = (Split.of({"stable": 1, "canary": 1}, salt) for salt in (1, 2))
+    a, b = (TrafficSplit.of({"stable": 1, "canary": 1}, salt) for salt in (1, 2))
     keys = [b"%d" % n for n in range(1000)]
     differ = sum(a.pick(a.bucket(key)) != b.pick(b.bucket(key)) for key in keys)
     assert 400 < differ < 600
@@ -103,22 +103,27 @@ def test_another_salt_deals_keys_anew():
 )
 def test_weights_that_are_none_are_refused(parts, words):
     with pytest.raises(BadInput, match=words):
-        Split.of(parts, 0)
+        TrafficSplit.of(parts, 0)
 
 
 def test_what_was_kept_is_checked_before_it_is_believed():
-    good = Split.of({"a": 1, "b": 1}, 3).to_json()
+    good = TrafficSplit.of({"a": 1, "b": 1}, 3).to_json()
     for broken in (
         None, {}, good | {"ends": []}, good | {"ends": [5, 4]}, good | {"ends": [1, 2]}, good | {"owners": ["a"]},
         good | {"owners": ["a", "c"]}, good | {"salt": "3"}, good | {"ends": [1.5, BUCKETS]}, good | {"salt": -1},
     ):  # fmt: skip
         with pytest.raises(BadInput):
-            Split.from_json(broken)
+            TrafficSplit.from_json(broken)
 
 
 def test_traffic_reaches_another_process_as_it_is():
     traffic = Traffic(
-        Split.of({"a": 1, "b": 2}, 3), "user", "b", 0.25, {4: Out("nonfinite: all of them", 1.7e9)}, {"max_rows": 5}
+        TrafficSplit.of({"a": 1, "b": 2}, 3),
+        "user",
+        "b",
+        0.25,
+        {4: EjectedVersion("nonfinite: all of them", 1.7e9)},
+        {"max_rows": 5},
     )
     assert Traffic.from_json(json.loads(json.dumps(traffic.to_json()))) == traffic
     assert Traffic.from_json(json.loads(json.dumps(Traffic().to_json()))) == Traffic()

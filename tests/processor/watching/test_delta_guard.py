@@ -16,9 +16,9 @@ from freshet_serving.processor.watching.delta_guard import (
     HALF_LIFE,
     LOUD,
     WIDENS,
+    DecayedMaxima,
     DeltaBounds,
     DeltaGuard,
-    Usual,
     is_quiet,
 )
 
@@ -127,7 +127,7 @@ def test_one_odd_delta_makes_nothing_usual():
 
 
 def test_what_is_usual_fades():
-    usual = Usual(1.0, 1.0, 10)
+    usual = DecayedMaxima(1.0, 1.0, 10)
     for _ in range(HALF_LIFE):
         usual = usual.after(0.0)
     assert usual.second == pytest.approx(0.5)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.kernels.counting import time_bin
-from freshet_serving.processor.watching.sketch import ROW_BOUNDS, TIME_BOUNDS_S, Block, Scores, Sketch, note_batch
+from freshet_serving.processor.watching.sketch import ROW_BOUNDS, TIME_BOUNDS_S, Scores, Sketch, StatsBlock, note_batch
 
 floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
@@ -69,7 +69,7 @@ def test_a_time_lies_between_the_bounds_of_its_bin(seconds):
 
 
 def test_a_batch_is_noted_with_its_stages_and_its_size():
-    block = Block(1)
+    block = StatsBlock(1)
     note(block, rows=5, requests=3, scores=[0.1] * 5, queue_s=0.001, sparse_s=0.01, dense_s=0.1, padded=3)
     note(block, rows=1, requests=1, queue_s=0.003)
     block.fail(2)
@@ -87,7 +87,7 @@ def test_a_batch_is_noted_with_its_stages_and_its_size():
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 255, 256, 257, 4096, 100_000])
 def test_a_batch_lies_below_the_bound_of_its_size(rows):
-    block = Block(1)
+    block = StatsBlock(1)
     note(block, rows=rows)
     (at,) = np.flatnonzero(Sketch.total(1, [block]).sizes)
     assert at == len(ROW_BOUNDS) or rows <= ROW_BOUNDS[at]
@@ -95,7 +95,7 @@ def test_a_batch_lies_below_the_bound_of_its_size(rows):
 
 
 def test_sketches_add_up_subtract_and_travel():
-    blocks = [Block(2) for _ in range(3)]
+    blocks = [StatsBlock(2) for _ in range(3)]
     for n, block in enumerate(blocks):
         for _ in range(n + 1):
             note(block, scores=[0.25, -3.0, np.nan])

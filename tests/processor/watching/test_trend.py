@@ -3,7 +3,7 @@
 import numpy as np
 
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.watching.sketch import Block, Sketch, note_batch
+from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
 from freshet_serving.processor.watching.trend import MIN_SCORES, WINDOW_S, Trend
 
 RANDOM = np.random.default_rng(5)
@@ -16,7 +16,7 @@ def serve(block, scores):
 
 
 def test_drift_is_told_once_two_generations_have_scored_enough():
-    block, trend = Block(1), Trend()
+    block, trend = StatsBlock(1), Trend()
     trend.look(0, Generation(1, 0), serve(block, []))
     trend.look(1, Generation(1, 0), serve(block, RANDOM.beta(2, 20, MIN_SCORES)))
     assert trend.drift is None
@@ -30,7 +30,7 @@ def test_drift_is_told_once_two_generations_have_scored_enough():
 
 
 def test_generations_that_come_too_fast_are_taken_together():
-    block, trend = Block(1), Trend()
+    block, trend = StatsBlock(1), Trend()
     for step in range(20):
         trend.look(step, Generation(1, step), serve(block, RANDOM.beta(2, 20, MIN_SCORES // 4)))
     assert trend.drift is not None
@@ -38,7 +38,7 @@ def test_generations_that_come_too_fast_are_taken_together():
 
 
 def test_scores_are_those_of_the_last_full_window():
-    block, trend = Block(1), Trend()
+    block, trend = StatsBlock(1), Trend()
     trend.look(0, Generation(1, 0), serve(block, []))
     trend.look(1, Generation(1, 0), serve(block, [0.25] * 10))
     assert trend.scores[0].mean == 0.25
@@ -51,8 +51,8 @@ def test_scores_are_those_of_the_last_full_window():
 
 def test_counting_anew_begins_anew():
     trend = Trend()
-    trend.look(0, Generation(1, 0), serve(Block(1), [0.5] * 9))
-    block = Block(1)
+    trend.look(0, Generation(1, 0), serve(StatsBlock(1), [0.5] * 9))
+    block = StatsBlock(1)
     trend.look(1, Generation(1, 0), Sketch.empty(1))
     trend.look(2, Generation(1, 0), serve(block, [0.5] * 4))
     assert trend.scores[0].count == 4

@@ -1,9 +1,9 @@
 """Files of keys for tests: who they name, and the headers that bring a key."""
 
-from freshet_serving.serving.access.key_file import AskLimits, changing
+from freshet_serving.serving.access.key_file import RateLimits, changing
 from freshet_serving.serving.access.scopes import SCOPES
 
-NO_LIMITS = AskLimits()
+NO_LIMITS = RateLimits()
 
 
 class Keyed:

@@ -7,8 +7,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.access.certificates import Certificates
-from freshet_serving.serving.access.credentials import Access, CredentialFiles
-from freshet_serving.serving.access.meters import meter_memory
+from freshet_serving.serving.access.credentials import AccessControl, CredentialFiles
+from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from tests.serving.access.certified import Authority, pem_of
 
 
@@ -55,31 +55,31 @@ def test_what_is_no_pair_is_refused_in_one_line(authority):
 
 def test_a_new_pair_is_taken_and_a_broken_one_leaves_the_old(authority, caplog):
     chain, key = authority.write()
-    access = Access("", meter_memory(2))
+    access = AccessControl("", rate_limiter_memory(2))
     held = CredentialFiles({"tls_cert": str(chain), "tls_key": str(key)}, access.take)
     first = access.certificates()
     authority.write()
-    held.look()
+    held.poll_once()
     assert access.certificates() is first
-    held.look()
+    held.poll_once()
     assert access.certificates().chain == chain.read_bytes() != first.chain
     second = access.certificates()
     chain.write_bytes(authority.issue("other")[0])
-    held.look()
-    held.look()
+    held.poll_once()
+    held.poll_once()
     assert access.certificates() is second
     assert held.counters() == {"access_reloads": 1, "access_reload_failures": 1}
     assert "the old ones stay: tls_cert, tls_key: " in caplog.text
     authority.write()
-    held.look()
-    held.look()
+    held.poll_once()
+    held.poll_once()
     assert access.certificates().chain == chain.read_bytes()
 
 
 def test_the_key_is_private_and_the_certificate_is_not(authority):
     chain, key = authority.write("modes")
     chain.chmod(0o644)
-    access = Access("", meter_memory(2))
+    access = AccessControl("", rate_limiter_memory(2))
     CredentialFiles({"tls_cert": str(chain), "tls_key": str(key)}, access.take)
     key.chmod(0o644)
     with pytest.raises(BadInput, match=f"tls_key: .* got mode 0644; chmod 600 {key}"):

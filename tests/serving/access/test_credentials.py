@@ -4,9 +4,9 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.access.access_guard import Unauthenticated
-from freshet_serving.serving.access.credentials import Access, CredentialFiles, Credentials
+from freshet_serving.serving.access.credentials import AccessControl, CredentialFiles, Credentials
 from freshet_serving.serving.access.key_file import changing
-from freshet_serving.serving.access.meters import meter_memory
+from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from tests.serving.access.keyed import Keyed
 
 
@@ -17,12 +17,12 @@ def keyed(tmp_path):
 
 @pytest.fixture
 def access():
-    return Access("", meter_memory(2))
+    return AccessControl("", rate_limiter_memory(2))
 
 
 def lets_in(guard, keyed, name):
     try:
-        guard.admit("predict", keyed.headers(name)["authorization"].encode(), "")
+        guard.acquire("predict", keyed.headers(name)["authorization"].encode(), "")
     except Unauthenticated:
         return False
     return True
@@ -30,8 +30,8 @@ def lets_in(guard, keyed, name):
 
 def settle(files):
     """Looks until nothing changes any more: a change is taken once it has stood still."""
-    files.look()
-    files.look()
+    files.poll_once()
+    files.poll_once()
 
 
 def test_keys_that_come_and_go_are_taken_while_serving(keyed, access):
@@ -47,7 +47,7 @@ def test_keys_that_come_and_go_are_taken_while_serving(keyed, access):
     settle(files)
     assert not lets_in(early, keyed, "predict")
     assert files.counters() == {"access_reloads": 2, "access_reload_failures": 0}
-    files.look()
+    files.poll_once()
     assert files.counters() == {"access_reloads": 2, "access_reload_failures": 0}
 
 
@@ -56,9 +56,9 @@ def test_a_change_is_taken_only_once_it_stands_still(keyed, access):
     files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
     for number in range(3):
         keyed.add(f"k{number}", ["predict"])
-        files.look()
+        files.poll_once()
         assert not lets_in(guard, keyed, f"k{number}")
-    files.look()
+    files.poll_once()
     assert lets_in(guard, keyed, "k2")
     assert files.reloads == 1
 
@@ -69,7 +69,7 @@ def test_a_broken_file_changes_nothing_and_says_so_once(keyed, access, caplog):
     whole = keyed.path.read_bytes()
     keyed.path.write_bytes(whole[:-20])
     for _ in range(4):
-        files.look()
+        files.poll_once()
     assert lets_in(guard, keyed, "predict")
     assert caplog.text.count("cannot be used, the old ones stay: ") == 1
     assert files.counters() == {"access_reloads": 0, "access_reload_failures": 1}
@@ -98,7 +98,7 @@ def test_a_file_that_others_may_read_is_taken_once_that_is_put_right(keyed, acce
 
 
 def test_another_process_goes_by_the_same_bytes_and_by_no_older_ones(keyed, access):
-    there, told = Access("", meter_memory(2)), []
+    there, told = AccessControl("", rate_limiter_memory(2)), []
     files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
     access.pass_on(lambda credentials: told.append(credentials.message()))
     guard = there.guard(1)
@@ -133,9 +133,9 @@ def test_the_thread_looks_by_itself_and_ends(keyed, access, monkeypatch):
 
 
 def test_the_admin_token_opens_what_a_key_with_the_admin_scopes_does(keyed):
-    access = Access("t0ken", meter_memory(2))
+    access = AccessControl("t0ken", rate_limiter_memory(2))
     guard = access.guard(0)
     CredentialFiles({"api_keys": str(keyed.path)}, access.take)
     for scope in ("admin:read", "admin:write"):
-        guard.admit(scope, b"Bearer t0ken", "")
-        guard.admit(scope, keyed.headers(scope.replace(":", "-"))["authorization"].encode(), "")
+        guard.acquire(scope, b"Bearer t0ken", "")
+        guard.acquire(scope, keyed.headers(scope.replace(":", "-"))["authorization"].encode(), "")

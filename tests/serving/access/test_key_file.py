@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, Conflict, NotFound
-from freshet_serving.serving.access.key_file import ApiKey, ApiKeys, AskLimits, changing, read_private
+from freshet_serving.serving.access.key_file import ApiKey, ApiKeys, RateLimits, changing, read_private
 from freshet_serving.serving.access.scopes import SCOPES
 
 DIGEST = "ab" * 32
 KEY = f'[[keys]]\nname = "web"\nsha256 = "{DIGEST}"\nscopes = ["predict"]\n'
 
 limits = st.builds(
-    AskLimits, st.one_of(st.just(0.0), st.floats(1e-3, 1e6)), st.one_of(st.just(0), st.integers(1, 1 << 20))
+    RateLimits, st.one_of(st.just(0.0), st.floats(1e-3, 1e6)), st.one_of(st.just(0), st.integers(1, 1 << 20))
 )
 keys = st.lists(
     st.builds(

@@ -7,7 +7,7 @@ import httpx
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.access.key_file import ApiKeys
-from freshet_serving.serving.access.meters import Meters, meter_memory
+from freshet_serving.serving.access.rate_limiter import RateLimiter, rate_limiter_memory
 from freshet_serving.serving.admin.api import create_admin
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
@@ -16,7 +16,7 @@ from tests.serving.fakes import FakeProcessor
 
 def guard_of(keys):
     """A guard that lets in these keys, of a server with nobody else to count."""
-    return AccessGuard(keys, Meters(meter_memory(1), 0, SystemClock()))
+    return AccessGuard(keys, RateLimiter(rate_limiter_memory(1), 0, SystemClock()))
 
 
 class Client:

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.watching.aftermath import LabelSums
+from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
 from freshet_serving.serving.loading.priority import BULK_NBYTES
 from tests.serving.admin.fakes import Client
 

@@ -15,7 +15,7 @@ from freshet_serving.processor.package.manifest import Input
 from freshet_serving.serving.admin.example_requests import ExampleRequests
 from freshet_serving.serving.codecs.tfs_rest import decode
 from freshet_serving.serving.front.example_text import text_of
-from freshet_serving.serving.telemetry.recorder import Recorder
+from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
 from tests.packages import make_inputs, write_package
 from tests.serving.admin.test_model_views import processor  # noqa: F401
 
@@ -46,7 +46,7 @@ def test_request_that_was_asked_lately_comes_before_one_that_is_made_up(version,
 
 
 def test_a_recorded_request_comes_first(version, tmp_path):
-    recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 20, "w0")
+    recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 20, "w0")
     inputs = make_inputs([7, 8])
     reply = PredictReply({"score": np.zeros((2, 1), np.float32)}, Generation(1, 0), "small")
     recorder._offer(PredictRequest("small", inputs), version.manifest, 2, reply)

@@ -136,10 +136,10 @@ def test_a_row_of_too_many_ids_is_refused(ask, monkeypatch):
 
 def test_a_recorded_request_is_explained_by_its_id(tmp_path, processor):
     pytest.importorskip("pyarrow", reason="recording needs pyarrow")
-    from freshet_serving.serving.telemetry.recorder import Recorder
+    from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
 
-    recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.tap(recorder)
+    recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
+    processor.intercept(recorder)
     inputs = make_inputs([3, 4], tags=[["zz"], ["a"]])
     answered = processor.process(PredictRequest("small", inputs, request_id="r1")).outputs["score"]
     publish(tmp_path / "repository", 3, users=[3])

@@ -61,7 +61,7 @@ def test_a_stream_begins_with_what_there_was_and_goes_on():
         assert b"content-length" not in dict(reader.sent[0]["headers"])
         reader.gone.set()
         await asyncio.wait_for(task, 5)
-        assert (streams.open, server.samples.lookers) == (0, 0)
+        assert (streams.open, server.samples.subscribers) == (0, 0)
 
     asyncio.run(read())
 
@@ -123,7 +123,7 @@ def test_who_takes_nothing_is_left(monkeypatch):
         streams = LiveStreams(server.samples)
         task = await begun(streams, reader)
         await asyncio.wait_for(task, 5)
-        assert (streams.open, server.samples.lookers) == (0, 0)
+        assert (streams.open, server.samples.subscribers) == (0, 0)
 
     asyncio.run(read())
 

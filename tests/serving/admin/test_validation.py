@@ -4,10 +4,10 @@ import pytest
 from pydantic import Field
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.admin.validation import Strict, validated
+from freshet_serving.serving.admin.validation import StrictModel, validated
 
 
-class Sample(Strict):
+class Sample(StrictModel):
     count: int = Field(gt=0)
     share: dict[str, int | float] | None = None
 

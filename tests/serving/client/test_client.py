@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from freshet_serving import AsyncClient, Client, Lost, Prediction, Retry
+from freshet_serving import AsyncClient, Client, ConnectionLost, Prediction, Retry
 from freshet_serving.processor.errors import BadInput, Expired, NotReady, Overloaded
 from tests.serving.client.test_http_transport import reply, score
 
@@ -105,7 +105,7 @@ def test_the_last_error_is_raised_when_nothing_helps(predict):
 def test_nobody_there_is_a_lost_connection(predict):
     with Script([]) as script:
         address = script.address
-    with pytest.raises(Lost, match=f"^{re.escape(address)}: .*; is freshet serve running there"):
+    with pytest.raises(ConnectionLost, match=f"^{re.escape(address)}: .*; is freshet serve running there"):
         predict(address, Retry(attempts=2, wait_s=0.001))
 
 
@@ -152,5 +152,8 @@ def test_a_server_that_is_not_there_is_not_ready(scheme):
         port = script.address.rpartition(":")[2]
     with Client(f"{scheme}://127.0.0.1:{port}") as client:
         assert not client.ready(0.5)
-    with pytest.raises((Lost, NotReady, Expired)), Client(f"{scheme}://127.0.0.1:{port}", timeout_s=1.0) as client:
+    with (
+        pytest.raises((ConnectionLost, NotReady, Expired)),
+        Client(f"{scheme}://127.0.0.1:{port}", timeout_s=1.0) as client,
+    ):
         client.predict("m", {"x": [1]})

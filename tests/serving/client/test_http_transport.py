@@ -10,7 +10,7 @@ from freshet_serving.processor.errors import FreshetError, NotFound, NotReady, O
 from freshet_serving.serving.client.arrays import tensors
 from freshet_serving.serving.client.http_transport import HEADER_LENGTH, HttpTransport, decode, encode
 from freshet_serving.serving.client.prediction import ClientCall
-from freshet_serving.serving.client.retry import Lost
+from freshet_serving.serving.client.retry import ConnectionLost
 
 
 def reply(outputs, data, **others):
@@ -90,7 +90,7 @@ def test_a_server_that_cannot_be_reached_is_named_by_its_address():
         reserved.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{reserved.getsockname()[1]}"
         transport = HttpTransport(address, 1, False)
-        with pytest.raises(Lost) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             transport.send(ClientCall("ctr", None, [], (), ()), 5.0)
         transport.close()
     assert str(caught.value) == f"{address}: Connection refused; is freshet serve running there?"

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotFound, NotReady, Overloaded
-from freshet_serving.serving.client.retry import Attempts, Lost, Retry
+from freshet_serving.serving.client.retry import ConnectionLost, Retry, RetryState
 
 
 class Clock:
@@ -14,11 +14,11 @@ class Clock:
         return self.now_s
 
 
-def attempts(timeout_s=10.0, share=1.0, clock=None, **retry):
-    return Attempts(Retry(**retry), timeout_s, clock or Clock(), lambda: share)
+def attempts(timeout_s=10.0, jitter=1.0, clock=None, **retry):
+    return RetryState(Retry(**retry), timeout_s, clock or Clock(), lambda: jitter)
 
 
-@pytest.mark.parametrize("error", [Overloaded("full", 0.5), NotReady("loading"), Lost("gone")])
+@pytest.mark.parametrize("error", [Overloaded("full", 0.5), NotReady("loading"), ConnectionLost("gone")])
 def test_what_may_pass_is_tried_again(error):
     tries = attempts()
     tries.begin()
@@ -34,7 +34,7 @@ def test_what_will_not_pass_is_raised(error):
 
 
 def test_a_server_is_not_asked_sooner_than_it_says():
-    tries = attempts(share=0.0)
+    tries = attempts(jitter=0.0)
     tries.begin()
     assert tries.wait_s(Overloaded("full", 1.5)) == 1.5
 
@@ -44,17 +44,17 @@ def test_waits_double():
     waits = []
     for _ in range(3):
         tries.begin()
-        waits.append(tries.wait_s(Lost("gone")))
+        waits.append(tries.wait_s(ConnectionLost("gone")))
     assert waits == pytest.approx([0.1, 0.2, 0.4])
 
 
 def test_the_last_attempts_error_is_raised():
     tries = attempts(attempts=2)
     tries.begin()
-    tries.wait_s(Lost("first"))
+    tries.wait_s(ConnectionLost("first"))
     tries.begin()
-    with pytest.raises(Lost, match="second"):
-        tries.wait_s(Lost("second"))
+    with pytest.raises(ConnectionLost, match="second"):
+        tries.wait_s(ConnectionLost("second"))
 
 
 def test_a_server_that_asks_for_longer_than_is_worth_it_is_not_waited_for():
@@ -82,18 +82,18 @@ def test_without_a_deadline_an_attempt_may_take_any_time():
 @given(
     timeout_s=st.floats(0.01, 5),
     errors=st.lists(st.one_of(st.floats(0, 3), st.none()), max_size=20),
-    share=st.floats(0, 1),
+    jitter=st.floats(0, 1),
     most=st.integers(1, 6),
 )
-def test_all_attempts_end_before_the_deadline(timeout_s, errors, share, most):
+def test_all_attempts_end_before_the_deadline(timeout_s, errors, jitter, most):
     clock = Clock()
-    tries = attempts(timeout_s, share, clock, attempts=most)
+    tries = attempts(timeout_s, jitter, clock, attempts=most)
     made = 0
     for retry_after_s in errors:
         left_s = tries.begin()
         made += 1
         assert 0 < left_s <= timeout_s
-        error = Lost("gone") if retry_after_s is None else Overloaded("full", retry_after_s)
+        error = ConnectionLost("gone") if retry_after_s is None else Overloaded("full", retry_after_s)
         try:
             wait_s = tries.wait_s(error)
         except FreshetError:

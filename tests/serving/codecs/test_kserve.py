@@ -75,7 +75,7 @@ def test_outputs_come_in_the_order_and_encoding_that_were_asked_for():
 
 
 def test_a_reply_without_binary_outputs_is_json_alone():
-    options = kserve.InferOptions((kserve.WantedOutput("score", False),), "q7")
+    options = kserve.InferOptions((kserve.RequestedOutput("score", False),), "q7")
     body, headers = kserve.encode({"score": np.array([[np.nan], [0.5]], np.float32)}, options, "ctr", 3)
     assert headers == ((b"content-type", b"application/json"),)
     assert b'"data":[NaN,0.5]' in body
@@ -129,7 +129,7 @@ def test_an_output_is_written_to_shared_memory_only_where_its_span_has_room_for_
     written = []
     memory = SimpleNamespace(write=lambda span, data: written.append((span, data)))
     scores = np.array([[0.25], [0.5]], np.float32)
-    wanted = kserve.WantedOutput("score", False, kserve_header.RegionSpan("r", 24, room))
+    wanted = kserve.RequestedOutput("score", False, kserve_header.RegionSpan("r", 24, room))
     options = kserve.InferOptions((wanted,))
     if fits:
         kserve.encode({"score": scores}, options, "ctr", 3, memory)

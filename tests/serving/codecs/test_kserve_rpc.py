@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.columns import Packed, Ragged, Strings
+from freshet_serving.processor.columns import PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.package.manifest import Input
 from freshet_serving.serving.codecs import kserve_rpc
-from freshet_serving.serving.codecs.kserve_header import WantedOutput
+from freshet_serving.serving.codecs.kserve_header import RequestedOutput
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Templates
 from tests.serving.fakes import FLAT, PACKED, RAGGED, TWO_OUTPUTS, manifest_of
@@ -27,7 +27,7 @@ def request(ids=IDS, floats=FLOATS, **more):
 
 
 def decode(made, manifest=PACKED, templates=None):
-    return kserve_rpc.Infer(made.SerializeToString(), templates or Templates()).columns(manifest)
+    return kserve_rpc.InferDecoder(made.SerializeToString(), templates or Templates()).columns(manifest)
 
 
 def refusal(made, manifest=PACKED):
@@ -37,10 +37,15 @@ def refusal(made, manifest=PACKED):
 
 
 def test_raw_tensors_are_columns():
-    inputs, asked = decode(request(model_version="3", id="q"))
+    inputs, params = decode(request(model_version="3", id="q"))
     np.testing.assert_array_equal(inputs["ids"], IDS)
     np.testing.assert_array_equal(inputs["floats"], FLOATS)
-    assert (asked.model, asked.version, asked.id, asked.outputs) == ("ctr", 3, "q", (WantedOutput("score", True),))
+    assert (params.model, params.version, params.id, params.outputs) == (
+        "ctr",
+        3,
+        "q",
+        (RequestedOutput("score", True),),
+    )
 
 
 def test_typed_contents_are_columns():
@@ -72,15 +77,15 @@ def test_a_ragged_input_is_two_tensors():
 def test_a_request_like_one_seen_before_is_read_where_it_lies():
     templates = Templates()
     first, _ = decode(request(), templates=templates)
-    assert not (isinstance(first, Packed) and first.buffer.startswith(b"\n\x03ctr"))
+    assert not (isinstance(first, PackedColumns) and first.buffer.startswith(b"\n\x03ctr"))
     data = request(IDS + 100, FLOATS - 1).SerializeToString()
-    again = kserve_rpc.Infer(data, templates)
-    inputs, asked = again.columns(PACKED)
-    assert isinstance(inputs, Packed)
+    again = kserve_rpc.InferDecoder(data, templates)
+    inputs, params = again.columns(PACKED)
+    assert isinstance(inputs, PackedColumns)
     assert inputs.buffer is data
     np.testing.assert_array_equal(inputs["ids"], IDS + 100)
     np.testing.assert_array_equal(inputs["floats"], FLOATS - 1)
-    assert asked.outputs == (WantedOutput("score", True),)
+    assert params.outputs == (RequestedOutput("score", True),)
 
 
 def test_a_like_request_for_another_manifest_is_read_anew():
@@ -88,7 +93,7 @@ def test_a_like_request_for_another_manifest_is_read_anew():
     decode(request(), templates=templates)
     other = manifest_of([Input("ids", "int64", 3), Input("floats", "float32", 3)])
     with pytest.raises(BadInput, match=r"inputs\[floats\].shape: \[n, 3\] wanted"):
-        kserve_rpc.Infer(request().SerializeToString(), templates).columns(other)
+        kserve_rpc.InferDecoder(request().SerializeToString(), templates).columns(other)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +131,11 @@ def test_a_version_is_a_number():
 
 def test_a_reply_is_what_the_runtime_would_write():
     outputs = {"click": np.array([[0.25], [0.5]], np.float32), "topic": np.arange(4, dtype=np.float32).reshape(2, 2)}
-    asked = kserve_rpc.InferAsked("ctr", None, outputs=(WantedOutput("topic", True), WantedOutput("click", True)))
+    params = kserve_rpc.InferParams(
+        "ctr", None, outputs=(RequestedOutput("topic", True), RequestedOutput("click", True))
+    )
     for request_id in ("", "q7"):
-        reply = Response.FromString(kserve_rpc.encode(outputs, asked._replace(id=request_id), 3))
+        reply = Response.FromString(kserve_rpc.encode(outputs, params._replace(id=request_id), 3))
         assert (reply.model_name, reply.model_version, reply.id) == ("ctr", "3", request_id)
         assert [(o.name, o.datatype, list(o.shape)) for o in reply.outputs] == [
             ("topic", "FP32", [2, 2]),
@@ -136,7 +143,7 @@ def test_a_reply_is_what_the_runtime_would_write():
         ]
         assert list(reply.raw_output_contents) == [outputs["topic"].tobytes(), outputs["click"].tobytes()]
     empty = {"click": np.empty((0, 1), np.float32), "topic": np.empty((0, 2), np.float32)}
-    assert list(Response.FromString(kserve_rpc.encode(empty, asked, 3)).raw_output_contents) == [b"", b""]
+    assert list(Response.FromString(kserve_rpc.encode(empty, params, 3)).raw_output_contents) == [b"", b""]
 
 
 @given(st.integers(1, 40), st.integers(0, 7), st.booleans())
@@ -156,7 +163,7 @@ def test_templates_read_what_the_runtime_reads(rows, seed, renamed):
 @given(st.binary(max_size=200))
 def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(data):
     try:
-        kserve_rpc.Infer(data, Templates()).columns(PACKED)
+        kserve_rpc.InferDecoder(data, Templates()).columns(PACKED)
     except FreshetError:
         return
 
@@ -165,14 +172,14 @@ def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(data):
 def test_a_changed_request_is_decoded_or_refused_with_an_error_of_ours(data):
     templates = Templates()
     made = bytearray(request().SerializeToString())
-    kserve_rpc.Infer(bytes(made), templates).columns(PACKED)
+    kserve_rpc.InferDecoder(bytes(made), templates).columns(PACKED)
     for _ in range(data.draw(st.integers(1, 4))):
         made[data.draw(st.integers(0, len(made) - 1))] = data.draw(st.integers(0, 255))
     outcomes = []
     for known in (templates, Templates()):
         try:
-            inputs, asked = kserve_rpc.Infer(bytes(made), known).columns(PACKED)
-            outcomes.append(({name: np.array(inputs[name]).tobytes() for name in inputs}, asked))
+            inputs, params = kserve_rpc.InferDecoder(bytes(made), known).columns(PACKED)
+            outcomes.append(({name: np.array(inputs[name]).tobytes() for name in inputs}, params))
         except FreshetError as error:
             outcomes.append(str(error))
     assert outcomes[0] == outcomes[1]
@@ -182,5 +189,5 @@ def test_outputs_of_two_are_those_asked_for():
     made = Request(model_name="ctr")
     made.inputs.add(name="user", datatype="INT64", shape=[1]).contents.int64_contents.append(1)
     made.outputs.add(name="topic")
-    _, asked = decode(made, TWO_OUTPUTS)
-    assert asked.outputs == (WantedOutput("topic", True),)
+    _, params = decode(made, TWO_OUTPUTS)
+    assert params.outputs == (RequestedOutput("topic", True),)

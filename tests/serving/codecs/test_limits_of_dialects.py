@@ -12,7 +12,7 @@ import pytest
 
 from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.errors import BadInput, TooLarge
-from freshet_serving.processor.features.limits import Extent, RequestLimits
+from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
 from freshet_serving.serving.codecs.kserve import HEADER_LENGTH
 from freshet_serving.serving.codecs.messages import message
@@ -44,7 +44,7 @@ def infer_message(shapes, manifest=PACKED, raw=False):
         made.inputs.add(name=name, datatype=datatype, shape=shape)
         if raw:
             made.raw_input_contents.append(b"")
-    return kserve_rpc.Infer(made.SerializeToString(), Templates(), LIMITS).columns(manifest, LIMITS)
+    return kserve_rpc.InferDecoder(made.SerializeToString(), Templates(), LIMITS).columns(manifest, LIMITS)
 
 
 def predict_message(shapes, manifest=PACKED):
@@ -55,7 +55,7 @@ def predict_message(shapes, manifest=PACKED):
         made.inputs[name].dtype = dtype
         for size in shape:
             made.inputs[name].tensor_shape.dim.add(size=size)
-    return tfs_rpc.Predict(made.SerializeToString(), Templates(), LIMITS).columns(manifest, LIMITS)
+    return tfs_rpc.PredictDecoder(made.SerializeToString(), Templates(), LIMITS).columns(manifest, LIMITS)
 
 
 def eas_message(shapes, manifest=PACKED):
@@ -74,7 +74,7 @@ def example_message(count, manifest=FLAT, limits=LIMITS, feature=""):
         example = given.example_list.examples.add()
         if feature:
             example.features.feature[feature].int64_list.SetInParent()
-    extent = Extent(limits)
+    extent = RequestSize(limits)
     return examples.columns(*examples.of_message(given, extent), manifest, extent)
 
 
@@ -147,8 +147,8 @@ def empties(field, count):
 @pytest.mark.parametrize(
     "parse",
     [
-        lambda: kserve_rpc.Infer(empties(5, 51), Templates(), LIMITS),
-        lambda: tfs_rpc.Predict(empties(2, 51), Templates(), LIMITS),
+        lambda: kserve_rpc.InferDecoder(empties(5, 51), Templates(), LIMITS),
+        lambda: tfs_rpc.PredictDecoder(empties(2, 51), Templates(), LIMITS),
         lambda: eas.decode(empties(2, 51), PACKED, LIMITS),
         lambda: rest(b"[" + b"[]," * 49 + b"]"),
         lambda: kserve.decode(b"[" + b"1," * 196 + b"]", {HEADER_LENGTH: b"394"}, PACKED, LIMITS),
@@ -204,8 +204,8 @@ def strange_predict():
 def test_a_message_of_much_that_no_model_has_is_refused_at_little_cost():
     """Counted in memory: what is made of it on the way to the error is not much more than the message itself."""
     cases = {
-        strange_infer(): lambda data: kserve_rpc.Infer(data, Templates()).columns(PACKED),
-        strange_predict(): lambda data: tfs_rpc.Predict(data, Templates()).columns(PACKED),
+        strange_infer(): lambda data: kserve_rpc.InferDecoder(data, Templates()).columns(PACKED),
+        strange_predict(): lambda data: tfs_rpc.PredictDecoder(data, Templates()).columns(PACKED),
     }
     for data, read in cases.items():
         tracemalloc.start()

@@ -1,23 +1,23 @@
 import numpy as np
 
-from freshet_serving.processor.columns import Place
+from freshet_serving.processor.columns import ColumnLayout
 from freshet_serving.serving.codecs import templates
-from freshet_serving.serving.codecs.templates import Hole, Templates, cut, fields, filler
+from freshet_serving.serving.codecs.templates import Placeholder, Templates, cut, fields, filler
 from tests.serving.fakes import PACKED, SINGLE
 
 FLOATS = np.dtype("<f4")
 
 
-def learn(known, data, start, content, name="x", rows=1, manifest=SINGLE, asked="asked"):
-    place = Place(name, FLOATS, rows, 2, 0)
-    known.learn(data, asked, manifest, {name: place}, {name: Hole(start, content)})
+def learn(known, data, start, content, name="x", rows=1, manifest=SINGLE, params="asked"):
+    place = ColumnLayout(name, FLOATS, rows, 2, 0)
+    known.learn(data, params, manifest, {name: place}, {name: Placeholder(start, content)})
 
 
 def test_a_message_of_the_same_length_and_literals_is_known_by_its_holes():
     known = Templates()
     learn(known, b"head12345678tail", 4, b"12345678")
     found = known.find(b"headABCDEFGHtail")
-    assert (found.asked, found.manifest, found.places.columns[0].offset) == ("asked", SINGLE, 4)
+    assert (found.params, found.manifest, found.places.columns[0].offset) == ("asked", SINGLE, 4)
     assert known.find(b"heaDABCDEFGHtail") is None
     assert known.find(b"headABCDEFGHtaiL") is None
     assert known.find(b"headABCDEFGHtail.") is None
@@ -28,9 +28,9 @@ def test_what_lies_elsewhere_than_it_was_read_is_not_learned():
     learn(known, b"head12345678tail", 5, b"12345678")
     learn(known, b"head12345678tail", 4, b"1234567")
     learn(known, b"head12345678tail", 4, b"12345678", rows=2)
-    place = Place("x", FLOATS, 1, 2, 0)
-    known.learn(b"12345678", "a", PACKED, {"x": place, "y": place}, {"x": Hole(0, b"12345678")})
-    overlapping = {"x": Hole(0, b"12345678"), "y": Hole(4, b"56789012")}
+    place = ColumnLayout("x", FLOATS, 1, 2, 0)
+    known.learn(b"12345678", "a", PACKED, {"x": place, "y": place}, {"x": Placeholder(0, b"12345678")})
+    overlapping = {"x": Placeholder(0, b"12345678"), "y": Placeholder(4, b"56789012")}
     known.learn(b"123456789012", "a", PACKED, {"x": place, "y": place}, overlapping)
     assert known.find(b"head12345678tail") is known.find(b"12345678") is known.find(b"123456789012") is None
 

@@ -60,7 +60,7 @@ def columns(templates=None, manifest=MANIFEST, **changed):
         "weight": np.array([1, 2], np.float32),
     } | changed
     sent = {name: array for name, array in sent.items() if array is not None}
-    return tfs_rpc.Predict(rpc(**sent), templates or Templates()).columns(manifest)
+    return tfs_rpc.PredictDecoder(rpc(**sent), templates or Templates()).columns(manifest)
 
 
 def test_declared_types_come_over_grpc_as_they_are():
@@ -127,7 +127,7 @@ def test_kserve_takes_the_same_types_binary_typed_and_as_json():
         tensor = request.inputs.add(name=name, datatype=datatype, shape=array.shape)
         kind = next(t for t in ALL if t.datatype == datatype)
         getattr(tensor.contents, kind.contents).extend(array.ravel().tolist())
-    typed, _ = kserve_rpc.Infer(request.SerializeToString(), Templates()).columns(MANIFEST)
+    typed, _ = kserve_rpc.InferDecoder(request.SerializeToString(), Templates()).columns(MANIFEST)
     for name in sent:
         for other in (same, typed):
             np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(other[name]))
@@ -165,16 +165,16 @@ def test_replies_have_the_models_own_shapes_and_types():
     assert json.loads(tfs_rest.encode(found, column))["outputs"]["score"] == [0.25, 0.5]
     assert b'"label":[7,-2]' in tfs_rest.encode(found, column)
     reply = message("tensorflow.serving.PredictResponse").FromString(
-        tfs_rpc.encode(found, tfs_rpc.PredictAsked("ctr"), 1)
+        tfs_rpc.encode(found, tfs_rpc.PredictParams("ctr"), 1)
     )
     assert list(reply.outputs["label"].int64_val) == [7, -2]
     assert [d.size for d in reply.outputs["score"].tensor_shape.dim] == [2]
     assert [d.size for d in reply.outputs["grid"].tensor_shape.dim] == [2, 2, 2]
-    options = kserve.InferOptions(tuple(kserve.WantedOutput(o.name, False) for o in OUTPUTS))
+    options = kserve.InferOptions(tuple(kserve.RequestedOutput(o.name, False) for o in OUTPUTS))
     tensors = json.loads(kserve.encode(found, options, "ctr", 1)[0])["outputs"]
     assert [(t["datatype"], t["shape"]) for t in tensors] == [("FP32", [2]), ("INT64", [2]), ("FP32", [2, 2, 2])]
     rpc_reply = message("inference.ModelInferResponse").FromString(
-        kserve_rpc.encode(found, kserve_rpc.InferAsked("ctr", 1, outputs=options.outputs), 1)
+        kserve_rpc.encode(found, kserve_rpc.InferParams("ctr", 1, outputs=options.outputs), 1)
     )
     assert [t.datatype for t in rpc_reply.outputs] == ["FP32", "INT64", "FP32"]
     assert np.frombuffer(rpc_reply.raw_output_contents[1], "<i8").tolist() == [7, -2]

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.columns import Packed
+from freshet_serving.processor.columns import PackedColumns
 from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from freshet_serving.serving.codecs import tfs_rpc
 from freshet_serving.serving.codecs.messages import message
@@ -38,7 +38,7 @@ def request(ids=IDS, floats=FLOATS, content=True):
 
 
 def decode(made, manifest=PACKED, templates=None):
-    return tfs_rpc.Predict(made.SerializeToString(), templates or Templates()).columns(manifest)
+    return tfs_rpc.PredictDecoder(made.SerializeToString(), templates or Templates()).columns(manifest)
 
 
 def refusal(made, manifest=PACKED):
@@ -97,9 +97,9 @@ def test_a_request_like_one_seen_before_is_read_where_it_lies(content):
     templates = Templates()
     decode(request(content=content), templates=templates)
     data = request(IDS + 1, FLOATS + 1, content).SerializeToString()
-    inputs = tfs_rpc.Predict(data, templates).columns(PACKED)
+    inputs = tfs_rpc.PredictDecoder(data, templates).columns(PACKED)
     # Integers as *_val have no fixed width.
-    assert isinstance(inputs, Packed) == content
+    assert isinstance(inputs, PackedColumns) == content
     np.testing.assert_array_equal(inputs["ids"], IDS + 1)
     np.testing.assert_array_equal(inputs["floats"], FLOATS + 1)
 
@@ -109,10 +109,10 @@ def test_versions_labels_and_signatures_are_asked_for():
     made.model_spec.version.value = 3
     made.model_spec.signature_name = "serving_default"
     made.output_filter.append("score")
-    asked = tfs_rpc.Predict(made.SerializeToString(), Templates()).asked
-    assert asked == tfs_rpc.PredictAsked("ctr", 3, None, "serving_default", ("score",))
+    params = tfs_rpc.PredictDecoder(made.SerializeToString(), Templates()).params
+    assert params == tfs_rpc.PredictParams("ctr", 3, None, "serving_default", ("score",))
     made.model_spec.version_label = "stable"
-    assert tfs_rpc.Predict(made.SerializeToString(), Templates()).asked[1:3] == (None, "stable")
+    assert tfs_rpc.PredictDecoder(made.SerializeToString(), Templates()).params[1:3] == (None, "stable")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_malformed_request_is_refused_by_name(change, part):
 
 def test_a_reply_is_what_the_runtime_would_write():
     outputs = {"click": np.array([[0.25], [0.5]], np.float32), "topic": np.arange(4, dtype=np.float32).reshape(2, 2)}
-    reply = Response.FromString(tfs_rpc.encode(outputs, tfs_rpc.PredictAsked("ctr", signature="serving_default"), 3))
+    reply = Response.FromString(tfs_rpc.encode(outputs, tfs_rpc.PredictParams("ctr", signature="serving_default"), 3))
     assert reply.model_spec.name == "ctr"
     assert reply.model_spec.version.value == 3
     assert reply.model_spec.signature_name == "serving_default"
@@ -156,7 +156,7 @@ def test_a_reply_is_what_the_runtime_would_write():
     topic = reply.outputs["topic"]
     assert (topic.dtype, [d.size for d in topic.tensor_shape.dim]) == (DT_FLOAT, [2, 2])
     assert list(topic.float_val) == [0, 1, 2, 3]
-    only = Response.FromString(tfs_rpc.encode(outputs, tfs_rpc.PredictAsked("ctr", outputs=("click",)), 3))
+    only = Response.FromString(tfs_rpc.encode(outputs, tfs_rpc.PredictParams("ctr", outputs=("click",)), 3))
     assert list(only.outputs) == ["click"]
     assert list(only.outputs["click"].float_val) == [0.25, 0.5]
 
@@ -175,7 +175,7 @@ def test_templates_read_what_the_runtime_reads(rows, seed, content):
 @given(st.binary(max_size=200))
 def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(data):
     try:
-        tfs_rpc.Predict(data, Templates()).columns(PACKED)
+        tfs_rpc.PredictDecoder(data, Templates()).columns(PACKED)
     except FreshetError:
         return
 
@@ -184,15 +184,15 @@ def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(data):
 def test_a_changed_request_is_read_the_same_with_and_without_a_template(data):
     templates = Templates()
     made = bytearray(request(content=data.draw(st.booleans())).SerializeToString())
-    tfs_rpc.Predict(bytes(made), templates).columns(PACKED)
+    tfs_rpc.PredictDecoder(bytes(made), templates).columns(PACKED)
     for _ in range(data.draw(st.integers(1, 4))):
         made[data.draw(st.integers(0, len(made) - 1))] = data.draw(st.integers(0, 255))
     outcomes = []
     for known in (templates, Templates()):
         try:
-            predict = tfs_rpc.Predict(bytes(made), known)
+            predict = tfs_rpc.PredictDecoder(bytes(made), known)
             inputs = predict.columns(PACKED)
-            outcomes.append(({name: np.array(inputs[name]).tobytes() for name in inputs}, predict.asked))
+            outcomes.append(({name: np.array(inputs[name]).tobytes() for name in inputs}, predict.params))
         except FreshetError as error:
             outcomes.append(str(error))
     assert outcomes[0] == outcomes[1]

@@ -4,7 +4,7 @@ import pytest
 
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.serving.commands.admin_client import AdminClient
-from freshet_serving.serving.commands.fleet_polling import AdminAddress, ask_all
+from freshet_serving.serving.commands.fleet_polling import AdminAddress, poll_all
 from tests.serving.access.certified import Authority
 from tests.serving.commands.running import admin_port, run
 from tests.serving.fakes import FakeProcessor
@@ -51,5 +51,5 @@ def test_over_tls_the_server_is_believed_by_its_authority_and_shown_a_certificat
         until(lambda: AdminClient(address, "t").get("/admin/health")["ready"])
         assert "ctr" in AdminClient(address, "t").get("/admin/models")["models"]
         replica = AdminAddress.parse(address)
-        (said,) = asyncio.run(ask_all([replica], "t", 30.0))
+        (said,) = asyncio.run(poll_all([replica], "t", 30.0))
         assert not said.problem.startswith("unreachable")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from freshet_serving.processor.chain.ledger import Ledger
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.packages import make_delta, write_package
 
 ROOT = Path(__file__).parents[3]
@@ -24,9 +24,9 @@ def repository(tmp_path):
     write_package(tmp_path, model="ads")
     (tmp_path / "$(touch x)").mkdir()
     (tmp_path / ".runs").mkdir()
-    ledger = Ledger.of(Repository(tmp_path).version("ctr"))
+    change_log = ChangeLog.of(Repository(tmp_path).version("ctr"))
     for step in (1, 2, 3):
-        ledger.publish(replace(make_delta(step, [1], version=2), model="ctr"))
+        change_log.publish(replace(make_delta(step, [1], version=2), model="ctr"))
     return tmp_path
 
 

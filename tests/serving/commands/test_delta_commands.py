@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from freshet_serving.processor.chain.chain_record import HOLD
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.errors import BadInput, Diverged, NotReady
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.chain_record import HOLD
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.packages import make_delta, write_package
-from tests.processor.chain.damaged import damaged_chain, write_unchecked
+from tests.processor.repository.log.damaged import damaged_chain, write_unchecked
 from tests.serving.commands.running import admin_port, run
 
 
@@ -69,11 +69,11 @@ def test_repair_shows_then_cuts_what_ends_a_chain(version, tmp_path):
 
 
 def test_a_reason_that_others_wrote_is_escaped(version, tmp_path):
-    ledger = Ledger.of(version, whole=True)
-    ledger.publish(make_delta(1, [1]))
+    change_log = ChangeLog.of(version, whole=True)
+    change_log.publish(make_delta(1, [1]))
     bad = "\x1b[2J\u202e\nserved: 1.99, digest deadbeef"
-    record = replace(ledger.history.next(HOLD, ledger.history.head), at=1.7e9, reason=bad)
-    write_unchecked(version, ledger, record)
+    record = replace(change_log.history.next(HOLD, change_log.history.head), at=1.7e9, reason=bad)
+    write_unchecked(version, change_log, record)
     listed = run("delta", "list", "small", "--repository", str(tmp_path))
     assert listed.isascii()
     assert "\x1b" not in listed
@@ -82,7 +82,7 @@ def test_a_reason_that_others_wrote_is_escaped(version, tmp_path):
 
 
 def test_compact_where_nothing_can_be_written_is_one_line(version, tmp_path, monkeypatch):
-    Ledger.of(version).publish(make_delta(1, [1]))
+    ChangeLog.of(version).publish(make_delta(1, [1]))
 
     def read_only(self, *args, **options):
         raise OSError(errno.EROFS, "Read-only file system", str(self))

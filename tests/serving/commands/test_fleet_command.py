@@ -37,7 +37,7 @@ def answers(monkeypatch):
         asked.append(([each.where for each in there], token, timeout_s, model))
         return told.pop(0) if len(told) > 1 else list(told[0])
 
-    monkeypatch.setattr(fleet_polling, "ask_all", ask)
+    monkeypatch.setattr(fleet_polling, "poll_all", ask)
     monkeypatch.setattr(fleet_command, "BETWEEN_S", 0.0)
     return told, asked
 
@@ -58,7 +58,7 @@ def test_a_fleet_that_is_well_is_a_table_and_a_zero(answers):
 
 def test_what_is_wrong_is_said_below_the_table_and_ends_with_1(answers):
     told, _ = answers
-    gone = fleet_polling.Said("http://c:1", problem="unreachable: Connection refused")
+    gone = fleet_polling.ReplicaStatus("http://c:1", problem="unreachable: Connection refused")
     told.append([said("http://a:1"), said("http://b:1", step=5, ready=False, staleness_s=None), gone])
     assert invoke("http://a:1", "http://b:1", "http://c:1") == (1, ILL)
 
@@ -96,8 +96,8 @@ def test_watch_goes_on_until_it_is_ended(answers, monkeypatch):
     told, asked = answers
     told += [[said("a"), said("b", step=5)], [said("a"), said("b")]]
     stops = []
-    monkeypatch.setattr("freshet_serving.serving.commands.orderly_end.end_gently", stops.append)
-    monkeypatch.setattr(fleet_command, "table", lambda report: stops[0]() if report.well else "not yet")
+    monkeypatch.setattr("freshet_serving.serving.commands.shutdown_signals.stop_on_signal", stops.append)
+    monkeypatch.setattr(fleet_command, "table", lambda report: stops[0]() if report.healthy else "not yet")
     code, output = invoke("a:1", "b:1", "--watch", "0.001")
     assert code == 0
     assert "not yet" in output

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.commands.fleet_comparison import Said, VersionStanding, compare, read_report
+from freshet_serving.serving.commands.fleet_comparison import ReplicaStatus, ReplicaVersion, compare, read_report
 
 CHAIN = {"state": "CURRENT", "reason": "", "digest": "d7", "records": 7, "next_step": 8, "behind": 0}
 
@@ -32,7 +32,7 @@ def wrong(report):
 
 def test_replicas_at_one_digest_are_well():
     report = compare([said("a"), said("b"), said("c")])
-    assert report.well
+    assert report.healthy
     assert [(line.where, line.behind, line.wrong) for line in report.lines] == [
         ("a", 0, ""),
         ("b", 0, ""),
@@ -42,7 +42,7 @@ def test_replicas_at_one_digest_are_well():
 
 def test_who_serves_an_older_generation_is_behind_by_so_many_records():
     report = compare([said("a", step=7), said("b", step=4), said("c", step=7)])
-    assert not report.well
+    assert not report.healthy
     assert [(line.behind, line.wrong) for line in report.lines] == [(0, ""), (3, "BEHIND"), (0, "")]
     assert report.problems == ("b: behind at ctr 3.4, the newest is 3.7",)
 
@@ -54,7 +54,7 @@ def test_version_that_has_a_label_elsewhere_is_missed_where_it_is_not_served():
 
     report = compare([of("a", 1, 2, stable=1), of("b", 2)])
     assert report.problems == ("b: does not serve version 1 of ctr",)
-    assert compare([of("a", 1, 2, stable=2), of("b", 2)]).well
+    assert compare([of("a", 1, 2, stable=2), of("b", 2)]).healthy
 
 
 def test_a_rollback_is_newer_than_what_it_undoes_though_its_step_is_lower():
@@ -84,7 +84,7 @@ def test_what_waits_is_a_problem_and_what_is_held_is_none():
         "a: WAITING at ctr 3.7: delta 8 refused",
         "b: WAITING at ctr 3.7: delta 8 refused",
     )
-    assert compare([said("a", **held), said("b", **held)]).well
+    assert compare([said("a", **held), said("b", **held)]).healthy
 
 
 def test_one_that_refuses_what_another_serves_is_behind_and_its_reason_is_told():
@@ -102,13 +102,17 @@ def test_a_newer_version_that_a_replica_does_not_serve_is_missed_and_an_older_on
 
 
 def test_a_model_that_nobody_serves_is_told_where_it_is_asked_for():
-    report = compare([Said("a", ready=True), Said("b", problem="unreachable: Connection refused")], "ctr")
+    report = compare(
+        [ReplicaStatus("a", ready=True), ReplicaStatus("b", problem="unreachable: Connection refused")], "ctr"
+    )
     assert report.problems == ("b: unreachable: Connection refused", "a: does not serve ctr")
-    assert compare([said("a"), Said("b", ready=True)], "ctr").problems == ("b: does not serve version 3 of ctr",)
+    assert compare([said("a"), ReplicaStatus("b", ready=True)], "ctr").problems == (
+        "b: does not serve version 3 of ctr",
+    )
 
 
 def test_one_that_is_not_ready_and_one_that_does_not_answer_are_problems():
-    report = compare([said("a", ready=False), said("b"), Said("c", problem="unreachable: no route")])
+    report = compare([said("a", ready=False), said("b"), ReplicaStatus("c", problem="unreachable: no route")])
     assert report.problems == ("c: unreachable: no route", "a: not ready")
 
 
@@ -169,7 +173,7 @@ def test_no_json_whatever_is_anything_but_a_report_or_refused(document):
 
 
 STANDINGS = st.builds(
-    VersionStanding,
+    ReplicaVersion,
     st.integers(0, 3),
     st.sampled_from(["d0", "d1", "d2"]),
     st.sampled_from(["CURRENT", "WAITING", "HELD", "DIVERGED"]),
@@ -186,7 +190,7 @@ FLEETS = st.lists(
         st.dictionaries(st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 2)), STANDINGS, max_size=3),
     ),
     max_size=5,
-).map(lambda told: [Said(f"r{n}", *each) for n, each in enumerate(told)])
+).map(lambda told: [ReplicaStatus(f"r{n}", *each) for n, each in enumerate(told)])
 
 
 @given(FLEETS, st.randoms())
@@ -207,7 +211,7 @@ def test_well_means_that_every_replica_answers_is_ready_and_serves_one_digest_of
     report = compare(replicas)
     digests = {(line.model, line.version, line.standing.digest) for line in report.lines if line.standing}
     versions = {(line.model, line.version) for line in report.lines}
-    if report.well:
+    if report.healthy:
         assert replicas
         assert all(said.ready and not said.problem for said in replicas)
         assert len(digests) == len(versions)

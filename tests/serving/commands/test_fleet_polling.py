@@ -9,7 +9,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.commands import fleet_polling
-from freshet_serving.serving.commands.fleet_polling import AdminAddress, ask_all, check_token, resolve
+from freshet_serving.serving.commands.fleet_polling import AdminAddress, check_token, poll_all, resolve
 from tests.serving.commands.test_fleet_comparison import served
 
 GOOD = json.dumps({"ready": True, "models": {"ctr": {"served": {"3": served()}}}}).encode()
@@ -47,7 +47,7 @@ async def replicas(*answers):
 def asked(*answers, timeout_s=0.4, token="", model=None):
     async def ask():
         async with replicas(*answers) as there:
-            return await ask_all(there, token, timeout_s, model)
+            return await poll_all(there, token, timeout_s, model)
 
     return asyncio.run(ask())
 
@@ -115,7 +115,7 @@ def test_nobody_there_is_out_of_reach():
     async def ask():
         async with replicas(b"") as (gone,):
             pass
-        return await ask_all([gone], "", 1.0)
+        return await poll_all([gone], "", 1.0)
 
     assert asyncio.run(ask())[0].problem == "unreachable: Connection refused"
 
@@ -153,7 +153,7 @@ def test_no_more_than_so_many_are_asked_at_a_time_and_in_all(monkeypatch):
     assert not any(each.problem for each in asked(*[count] * 6, timeout_s=5.0))
     assert most[0] <= 2
     with pytest.raises(BadInput, match="at most 1024 replicas wanted, got 1025"):
-        asyncio.run(ask_all([AdminAddress.parse("a:1")] * 1025, "", 1.0))
+        asyncio.run(poll_all([AdminAddress.parse("a:1")] * 1025, "", 1.0))
 
 
 def test_a_name_is_every_address_that_it_has():

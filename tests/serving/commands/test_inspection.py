@@ -6,7 +6,7 @@ import pytest
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.package.delta import Delta, TableDelta, write_delta
 from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from freshet_serving.processor.package.version import VersionWriter
+from freshet_serving.processor.repository.version import VersionWriter
 from freshet_serving.serving.commands import inspection
 from tests.packages import write_package
 from tests.serving.commands.running import run

@@ -14,7 +14,7 @@ from freshet_serving.models.joining.joined_folder import LABEL, WEIGHT
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.package.recording_columns import TIME
 from freshet_serving.serving.commands.cli import app
-from freshet_serving.serving.commands.join_command import CalibrationTeller
+from freshet_serving.serving.commands.join_command import CalibrationReporter
 
 ROOT = Path(__file__).parents[3]
 SUMS = {"1.7": ScoreSums(2.0, 1.0, 10), "2.0": ScoreSums(3.0, 3.0, 10)}
@@ -34,7 +34,7 @@ class Admin:
 
 def told_by(admin, times=1):
     out = io.StringIO()
-    tell = CalibrationTeller(admin, Console(file=out, width=200))
+    tell = CalibrationReporter(admin, Console(file=out, width=200))
     for _ in range(times):
         tell("a b", SUMS)
     return out.getvalue().splitlines()

@@ -3,8 +3,8 @@
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Conflict
-from freshet_serving.processor.package.keyring import Keyring
-from freshet_serving.processor.package.trust_memory import TrustMemory
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.repository.trust_memory import TrustMemory
 from tests.packages import write_package
 from tests.processor.versions.models import USERS
 from tests.serving.commands.running import run
@@ -26,15 +26,15 @@ def shown(name):
 def test_a_repository_goes_from_no_key_to_one_and_on_to_the_next(keys):
     write_package(keys / "repository", users=USERS)
     old, new = shown("old.pub"), shown("new.key")
-    resign = ("keys", "resign", "small", "--repository", "repository")
-    told = run(*resign, "--key", "old.key", "--unsigned")
+    re_sign = ("keys", "resign", "small", "--repository", "repository")
+    told = run(*re_sign, "--key", "old.key", "--unsigned")
     assert f"small 1: signed by key {old}, edition 1" in told
     signed_delta(keys / "repository", 1, [1], keyring=Keyring.of("old.key"))
     inspect = ("inspect", "small", "--repository", "repository")
     assert f"small 1: signed by key {old}: " in run(*inspect, "--trust", "old.pub")
     assert f"signed by key {old}, edition 1" in run(*inspect)
     assert f"key {old}" in run("delta", "list", "small", "--repository", "repository").replace("\n", " ")
-    told = run(*resign, "--key", "new.key", "--trust", "old.pub")
+    told = run(*re_sign, "--key", "new.key", "--trust", "old.pub")
     assert f"small 1: signed by key {new}, edition 2, and vouches for 1 records" in told
     assert f"small 1: signed by key {new}: " in run(*inspect, "--trust", "new.pub")
     failed = run(*inspect, "--trust", "old.pub", code=1)

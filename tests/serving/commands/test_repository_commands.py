@@ -1,17 +1,17 @@
 import pytest
 
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.errors import NotFound
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from tests.packages import make_delta, write_package
 from tests.serving.commands.running import run
 
 
 def write_chain(repository, deltas, model="small"):
     write_package(repository, model=model)
-    ledger = Ledger.of(Repository(repository).version(model, 1))
+    change_log = ChangeLog.of(Repository(repository).version(model, 1))
     for step in range(1, deltas + 1):
-        ledger.publish(make_delta(step, [step]))
+        change_log.publish(make_delta(step, [step]))
 
 
 def names(folder):
@@ -33,7 +33,7 @@ def test_what_a_chain_was_folded_into_is_kept_and_what_came_before_it_goes(tmp_p
     assert run(*asked, "--model", "small").splitlines()[:-1] == told.splitlines()[:-1]
     assert names(deltas) == []
     assert run(*asked) == "0 bytes were freed\n"
-    assert Ledger.of(Repository(tmp_path).version("small")).history.head.step == 3
+    assert ChangeLog.of(Repository(tmp_path).version("small")).history.head.step == 3
 
 
 def test_by_default_the_newest_generations_can_still_be_rolled_back(tmp_path):

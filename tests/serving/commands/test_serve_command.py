@@ -37,7 +37,7 @@ def test_options_reach_the_server_from_the_line_and_from_the_environment(monkeyp
     made = []
 
     class Server:
-        def __init__(self, config, version, layout, nursery, last_resort):
+        def __init__(self, config, version, layout, fork_server, shutdown_watchdog):
             made.append(config)
 
         def run(self):

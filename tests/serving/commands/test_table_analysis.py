@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from freshet_serving.models.config.train_config import Beginning
-from freshet_serving.models.training.checkpoint import mapped
+from freshet_serving.models.config.train_config import StartOptions
+from freshet_serving.models.training.checkpoint import map_newest
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.serving.commands import table_analysis
@@ -107,17 +107,17 @@ def test_the_command_prints_tables_and_writes_a_page(trained, capsys):
 
 def test_a_checkpoint_of_another_version_or_none_is_not_asked(trained):
     repository, _, _ = trained
-    assert mapped(repository / "nowhere") is None
+    assert map_newest(repository / "nowhere") is None
     folder = repository / ".checkpoints" / "mixed"
     assert table_analysis._checkpoint(repository, "mixed", 2) is None
     (folder / json.dumps("x")).write_text("a file of somebody else's")
-    assert mapped(folder).state.version == 1
+    assert map_newest(folder).state.version == 1
 
 
 def test_rows_of_strings_are_not_compared_where_an_older_version_hashes_them_otherwise(tmp_path, quick):
-    for beginning in (None, Beginning(new_version=True, from_scratch=True)):
+    for start_options in (None, StartOptions(new_version=True, from_scratch=True)):
         config = make_config(tmp_path, delta_rows=0, seed=None)
-        TrainingRun(config, MixedSource(256), beginning=beginning).full()
+        TrainingRun(config, MixedSource(256), start_options=start_options).full()
     found = analyse_tables(str(tmp_path), "mixed", "", "", Progress())
     assert "not compared, as 1.0 hashes their strings with another seed: city, tag" in found.notes
     assert [change.name for change in found.changes] == ["user", "item"]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from freshet_serving.serving.front.backlog import refuse_newcomers, waiting
+from freshet_serving.serving.front.backlog import refuse_new_connections, waiting
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_what_waits_is_accepted_in_its_order_and_does_not_block(listener):
 def test_newcomers_get_no_answer_while_those_who_are_there_go_on_talking(listener):
     address = listener.getsockname()
     with socket.create_connection(address) as queued:
-        refuse_newcomers(listener)
+        refuse_new_connections(listener)
         with socket.socket() as newcomer:
             newcomer.setblocking(False)
             with pytest.raises(BlockingIOError):
@@ -48,5 +48,5 @@ def test_newcomers_get_no_answer_while_those_who_are_there_go_on_talking(listene
 def test_a_listener_that_has_gone_has_nobody_waiting():
     listener = socket.create_server(("127.0.0.1", 0))
     listener.close()
-    refuse_newcomers(listener)
+    refuse_new_connections(listener)
     assert list(waiting(listener)) == []

@@ -10,9 +10,9 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotFound, NotReady, Overloaded
 from freshet_serving.processor.features.limits import RequestLimits
-from freshet_serving.serving.front import offloading
-from freshet_serving.serving.front.exchange import OK, Exchange, Exchanges
-from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.front import offload_executor
+from freshet_serving.serving.front.exchange import OK, Exchange, ServingContext
+from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.request_headers import TIMED_EVERY
 from freshet_serving.serving.telemetry.metrics import Metrics
@@ -58,8 +58,8 @@ class Room:
         if opened:
             lifecycle.open(self.processor)
         self.metrics = Metrics(lifecycle)
-        self.shared = Exchanges(lifecycle, self.metrics, FrontOptions(**options), tracer)
-        self.submitter = self.shared.submitter
+        self.shared = ServingContext(lifecycle, self.metrics, FrontendOptions(**options), tracer)
+        self.dispatcher = self.shared.dispatcher
 
     def ask(self, who=CTR, source=(INPUTS, None), headers=None, servable=False, timeout_s=None, unread_s=0.0):
         return asyncio.run(self._ask(who, source, headers or {}, servable, timeout_s, unread_s))
@@ -67,7 +67,7 @@ class Room:
     async def _ask(self, who, source, headers, servable, timeout_s, unread_s):
         future, exchange = asyncio.get_running_loop().create_future(), self.exchange(self.shared, "x", headers)
         try:
-            exchange.admit(who, servable, timeout_s, unread_s)
+            exchange.select_replica(who, servable, timeout_s, unread_s)
             exchange.submit(source, future.set_result)
         except FreshetError as error:
             exchange.end(error.http_status)
@@ -88,7 +88,7 @@ class Room:
     @property
     def served(self):
         """model/version -> successes, rows, failures."""
-        counts = self.submitter.served.snapshot()
+        counts = self.dispatcher.served.snapshot()
         return {of: (successes, rows, failures) for of, (successes, _, rows, failures, *_) in counts.items()}
 
 
@@ -185,7 +185,7 @@ class Long(Given):
     __slots__ = ()
     threads: ClassVar[list[int]] = []
 
-    def weigh(self, source):
+    def offload_nbytes(self, source):
         return 1 << 20
 
     def read(self, source, manifest):
@@ -205,7 +205,7 @@ def long_room():
 
     yield make
     for room in made:
-        room.submitter.close()
+        room.dispatcher.close()
 
 
 def test_what_is_long_is_read_and_submitted_on_another_thread_and_answered_on_the_loop(long_room):
@@ -232,7 +232,7 @@ def test_an_error_of_what_is_long_is_answered_and_counted_once(error, long_room)
 
 def test_what_waits_to_be_read_counts_towards_its_deadline_and_is_not_read_too_late(monkeypatch, long_room):
     clock_s = iter([0.0, 0.25] * 2 + [0.0, 5.0])
-    monkeypatch.setattr(offloading, "time", SimpleNamespace(monotonic=lambda: next(clock_s)))
+    monkeypatch.setattr(offload_executor, "time", SimpleNamespace(monotonic=lambda: next(clock_s)))
     room = long_room(default_timeout_ms=1000.0)
     room.ask()
     room.ask(source=(INPUTS, 0.5))

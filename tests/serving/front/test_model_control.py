@@ -1,15 +1,15 @@
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Conflict, NotFound
-from freshet_serving.processor.package.repository import Repository
+from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.watching.stats import GroupStats, SessionStats
 from freshet_serving.serving.front.model_control import (
     Forbidden,
-    Gate,
     ModelControl,
+    ModelControlAuthorizer,
     Unauthenticated,
-    nothing_to_control,
+    no_model_control,
 )
 
 
@@ -76,13 +76,13 @@ def config(name, policy="latest", count=1, versions=(), labels=None, base_path=N
 
 def test_a_closed_gate_lets_nobody_through_and_an_open_one_asks_for_the_token():
     with pytest.raises(Forbidden, match="--model-control explicit"):
-        Gate().check(b"Bearer x")
-    Gate("explicit").check(None)
-    guarded = Gate("explicit", "secret")
-    guarded.check(b"bearer secret")
+        ModelControlAuthorizer().authorize(b"Bearer x")
+    ModelControlAuthorizer("explicit").authorize(None)
+    guarded = ModelControlAuthorizer("explicit", "secret")
+    guarded.authorize(b"bearer secret")
     for wrong in (None, b"", b"Bearer", b"Bearer other", b"Basic secret", b"secret"):
         with pytest.raises(Unauthenticated):
-            guarded.check(wrong)
+            guarded.authorize(wrong)
 
 
 def test_a_model_is_loaded_by_its_newest_version_and_unloaded_by_all(control, host):
@@ -168,4 +168,4 @@ def test_statistics_are_those_of_a_models_versions_and_group(control):
 
 def test_a_process_without_models_controls_nothing():
     with pytest.raises(Forbidden):
-        nothing_to_control("load", {})
+        no_model_control("load", {})

@@ -2,8 +2,8 @@
 
 import json
 
-from freshet_serving.serving.front.exchange import Exchanges
-from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.front.exchange import ServingContext
+from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.app import DataApp
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
@@ -24,6 +24,6 @@ def serve(processor=None, access=None, tracer=None, **options):
     processor = processor or FakeProcessor()
     lifecycle.open(processor)
     metrics = Metrics(lifecycle)
-    exchanges = Exchanges(lifecycle, metrics, FrontOptions(version="9", **options), tracer)
-    app = DataApp(exchanges, access=access)
+    serving_context = ServingContext(lifecycle, metrics, FrontendOptions(version="9", **options), tracer)
+    app = DataApp(serving_context, access=access)
     return app, processor, lifecycle, metrics

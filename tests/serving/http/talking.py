@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from uvicorn.server import ServerState
 
-from freshet_serving.serving.front.holdings import BodyMemory
+from freshet_serving.serving.front.resource_limits import BodyMemory
 from freshet_serving.serving.http.connection import HttpConnection
 from freshet_serving.serving.http.protocol import PredictProtocol
 from tests.serving.fakes import FakeProcessor

@@ -7,9 +7,9 @@ import pytest
 
 from freshet_serving.processor.errors import Expired, Overloaded
 from freshet_serving.serving.front import catalog
-from freshet_serving.serving.front.exchange import Exchanges
+from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front.shared_memory import Regions
-from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.app import DataApp
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.request_headers import request_id_of
@@ -104,7 +104,7 @@ def test_the_server_describes_itself():
 
 def test_ready_is_503_while_loading_and_while_draining_but_live_is_200():
     lifecycle = Lifecycle()
-    app = DataApp(Exchanges(lifecycle, Metrics(lifecycle), FrontOptions()))
+    app = DataApp(ServingContext(lifecycle, Metrics(lifecycle), FrontendOptions()))
     for path in ("/v2/health/ready", "/v2/models/ctr/ready", "/v1/models/ctr"):
         assert send(app, "GET", path).status == 503
     loading = send(app, "POST", "/v1/models/ctr:predict", BODY)
@@ -113,10 +113,10 @@ def test_ready_is_503_while_loading_and_while_draining_but_live_is_200():
     lifecycle.open(FakeProcessor())
     assert send(app, "GET", "/v2/health/ready").status == 200
     assert send(app, "GET", "/v2/models/ctr/ready").json() == {"name": "ctr", "ready": True}
-    lifecycle.obstruct("server: worker 1 does not answer")
+    lifecycle.block_readiness("server: worker 1 does not answer")
     reply = send(app, "GET", "/v2/health/ready")
     assert (reply.status, reply.json()) == (503, {"error": "server: worker 1 does not answer"})
-    lifecycle.obstruct("")
+    lifecycle.block_readiness("")
     assert send(app, "GET", "/v2/health/ready").status == 200
     lifecycle.drain()
     assert send(app, "GET", "/v2/health/ready").json() == {"error": "server: draining"}
@@ -128,7 +128,7 @@ def test_ready_is_503_while_loading_and_while_draining_but_live_is_200():
 def test_a_refused_delta_is_named_by_a_server_that_stays_ready():
     lifecycle, processor = Lifecycle(), FakeProcessor()
     lifecycle.open(processor)
-    app = DataApp(Exchanges(lifecycle, Metrics(lifecycle), FrontOptions()))
+    app = DataApp(ServingContext(lifecycle, Metrics(lifecycle), FrontendOptions()))
     assert send(app, "GET", "/v2/health/ready").json() == {"ready": True}
     processor.concerns = ("model 'ctr' version 3: WAITING: delta 32 refused: delta: event_time",)
     reply = send(app, "GET", "/v2/health/ready")
@@ -283,9 +283,9 @@ def test_every_answer_can_have_its_line_in_the_access_log(caplog):
 def test_a_page_of_another_site_changes_nothing_and_a_client_that_is_no_browser_does():
     lifecycle, asked = Lifecycle(), []
     lifecycle.open(FakeProcessor())
-    options = FrontOptions(model_control="explicit")
+    options = FrontendOptions(model_control="explicit")
     control = lambda operation, arguments: asked.append(operation) or {}  # noqa: E731
-    app = DataApp(Exchanges(lifecycle, Metrics(lifecycle), options), control=control, regions=Regions())
+    app = DataApp(ServingContext(lifecycle, Metrics(lifecycle), options), control=control, regions=Regions())
     loading = [f"/v2/repository/models/ctr/{word}" for word in ("load", "unload")]
     sharing = ["/v2/systemsharedmemory/region/a/register", "/v2/systemsharedmemory/unregister"]
     for path in (*loading, *sharing):

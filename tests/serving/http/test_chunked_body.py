@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.serving.http.chunked_body import CHUNKS_A_TURN, MAX_FRAMING_NBYTES, ChunkedBody
-from freshet_serving.serving.http.http_head import MAX_FIELDS, MAX_HEAD_NBYTES, Unacceptable
+from freshet_serving.serving.http.http_head import MAX_FIELDS, MAX_HEAD_NBYTES, HttpProtocolError
 
 
 def chunked(pieces, extension=b"", trailers=b""):
@@ -26,7 +26,7 @@ def taken(pieces):
 
 
 def refused(*pieces):
-    with pytest.raises(Unacceptable) as caught:
+    with pytest.raises(HttpProtocolError) as caught:
         taken(pieces)
     return caught.value.http_status
 

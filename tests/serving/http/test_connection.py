@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.serving.front.holdings import SPARE_NBYTES, BodyMemory
+from freshet_serving.serving.front.resource_limits import SPARE_NBYTES, BodyMemory
 from freshet_serving.serving.http.connection import (
     BODY_NBYTES_S,
     BODY_S,
@@ -15,7 +15,7 @@ from freshet_serving.serving.http.connection import (
     KEEP_ALIVE_S,
     MAX_UNREAD_NBYTES,
 )
-from freshet_serving.serving.http.farewell import LINGER_S
+from freshet_serving.serving.http.connection_draining import LINGER_S
 from freshet_serving.serving.http.http_head import MAX_FIELDS, MAX_HEAD_NBYTES
 from tests.serving.http.data_app import BODY
 from tests.serving.http.talking import Talk, echo
@@ -502,7 +502,7 @@ def test_a_client_of_tiny_chunks_cannot_make_unread_bytes_pile_up():
 
 
 def test_who_is_asked_to_leave_says_so_in_the_last_reply(talk):
-    talk.connection.leaving = True
+    talk.connection.draining = True
     talk.send(talk.ask(BODY) + talk.ask(BODY))
     assert [headers.get("connection") for _, headers, _ in talk.replies()] == [None, "close"]
     assert talk.ended

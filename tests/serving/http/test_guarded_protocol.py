@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from freshet_serving.serving.access.key_file import AskLimits
+from freshet_serving.serving.access.key_file import RateLimits
 from freshet_serving.serving.access.scopes import ADMIN_SCOPES, HTTP_SCOPES, OPEN
 from tests.serving.access.keyed import Keyed
 from tests.serving.fakes import FakeProcessor
@@ -70,7 +70,7 @@ def served(tmp_path_factory):
         yield server, keyed
 
 
-ONCE = AskLimits(rate=0.001)
+ONCE = RateLimits(rate=0.001)
 
 
 def call(address, route, headers=None, body=BODY):
@@ -180,7 +180,7 @@ def test_a_chunked_body_of_nobody_is_not_read(served):
 
 def test_as_many_are_in_flight_as_a_key_may_have_and_those_that_leave_are_counted_until_they_are_done(tmp_path):
     keyed = Keyed(tmp_path)
-    two = keyed.add("two", ["predict"], AskLimits(concurrency=2))
+    two = keyed.add("two", ["predict"], RateLimits(concurrency=2))
     processor = FakeProcessor(hold=True)
     with running(lambda config: processor, api_keys=str(keyed.path)) as (server, _, _):
         until(lambda: call(server.http_address, "GET /v2/health/ready")[0] == 200)

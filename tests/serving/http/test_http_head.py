@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.serving.http.http_head import MAX_FIELDS, Unacceptable, check_trailers, read_head, split_target
+from freshet_serving.serving.http.http_head import (
+    MAX_FIELDS,
+    HttpProtocolError,
+    check_trailers,
+    read_head,
+    split_target,
+)
 
 HOST = b"Host: x\r\n"
 
@@ -16,7 +22,7 @@ def head(*lines, line=b"POST /a HTTP/1.1", host=HOST):
 
 
 def refused(data):
-    with pytest.raises(Unacceptable) as caught:
+    with pytest.raises(HttpProtocolError) as caught:
         read_head(data)
     return caught.value.http_status
 
@@ -157,7 +163,7 @@ def test_a_target_is_a_path_and_a_query(target, path, query):
 
 @pytest.mark.parametrize("target", [b"*", b"a", b"host:80", b"ftp://x/a", b"?a", b"http://x"])
 def test_a_target_without_a_path_is_refused(target):
-    with pytest.raises(Unacceptable):
+    with pytest.raises(HttpProtocolError):
         split_target(target)
 
 
@@ -168,7 +174,7 @@ def test_trailers_are_header_fields(lines):
 
 @pytest.mark.parametrize("lines", [b"x\r\n", b" x: 1\r\n", b"x: 1\ny: 2\r\n", b"x : 1\r\n", b"GET / HTTP/1.1\r\n"])
 def test_trailers_that_are_not_are_refused(lines):
-    with pytest.raises(Unacceptable):
+    with pytest.raises(HttpProtocolError):
         check_trailers(lines)
 
 
@@ -188,5 +194,5 @@ def test_any_fields_come_back_as_they_were_written(fields):
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_head_or_unacceptable(data):
     for made in (data, head(data), b"POST " + data + b" HTTP/1.1\r\n" + HOST + b"\r\n"):
-        with contextlib.suppress(Unacceptable):
+        with contextlib.suppress(HttpProtocolError):
             read_head(made)

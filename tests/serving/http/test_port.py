@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.front.holdings import BodyMemory
+from freshet_serving.serving.front.resource_limits import BodyMemory
 from freshet_serving.serving.http import port as port_module
 from freshet_serving.serving.http.connection import HttpConnection
 from freshet_serving.serving.http.port import HttpPort, reserve

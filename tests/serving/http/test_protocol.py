@@ -173,12 +173,12 @@ def test_a_connection_that_is_shed_says_so_in_its_next_reply_and_only_then_ends(
                 return [headers.get("connection") for _, headers, _ in replies]
 
             assert [ask(0), ask(1)] == [[None], [None]]
-            server._front.shed(1)
+            server._front.drain_some(1)
             said = [ask(0), ask(1)]
             assert sorted(said, key=str) == [["close"], [None]]
             assert files[said.index(["close"])].read() == b""
             staying = said.index([None])
-            server._front.shed(5)
+            server._front.drain_some(5)
             # Not while another request is behind.
             assert ask(staying, 2) == [None, "close"]
             assert files[staying].read() == b""
@@ -191,7 +191,7 @@ def test_a_reply_that_is_known_at_once_is_not_the_last_while_another_request_cam
             file = connection.makefile("rb")
             connection.sendall(post())
             assert read_reply(file)[0] == 200
-            server._front.release(1.0)
+            server._front.drain_share(1.0)
             connection.sendall(post(path=b"/v1/models/none:predict") + post())
             replies = [read_reply(file)[:2] for _ in range(2)]
             assert [(status, headers.get("connection")) for status, headers in replies] == [(404, None), (200, "close")]

@@ -54,7 +54,7 @@ def test_an_import_that_takes_too_long_is_ended(run):
 
 def test_an_import_that_computes_too_long_is_ended_by_the_system(run):
     why = outcome(run("while True: pass", ImportLimits(600.0, 1, 1 << 30)))
-    assert why == "the import took more than 1 s of processor time and was ended; --import-processor-s allows more"
+    assert why == "the import took more than 1 s of processor time and was ended; --import-cpu-s allows more"
 
 
 def test_an_import_that_wants_too_much_memory_is_ended(run, caplog):

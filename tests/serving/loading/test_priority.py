@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from freshet_serving.serving.loading.priority import NICE, bulk_threads, give_way
+from freshet_serving.serving.loading.priority import NICE, low_priority_pool, lower_priority
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
 
@@ -25,7 +25,7 @@ def test_bulk_threads_and_those_that_they_start_give_way_and_the_others_do_not()
         started.join()
         return priority()
 
-    with bulk_threads() as bulk:
+    with low_priority_pool() as bulk:
         assert bulk.submit(act).result() == min(19, before + NICE)
     assert found == [min(19, before + NICE)]
     assert priority() == before
@@ -37,5 +37,5 @@ def test_where_it_is_forbidden_the_thread_works_on_as_it_is(monkeypatch):
 
     monkeypatch.setattr(os, "setpriority", refuse)
     before = priority()
-    give_way()
+    lower_priority()
     assert priority() == before

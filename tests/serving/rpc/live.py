@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from freshet_serving.serving.codecs.messages import message
-from freshet_serving.serving.front.exchange import Exchanges
-from freshet_serving.serving.front.model_control import nothing_to_control
+from freshet_serving.serving.front.exchange import ServingContext
+from freshet_serving.serving.front.model_control import no_model_control
 from freshet_serving.serving.front.shared_memory import Regions
-from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.port import reserve
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.rpc.rpc_port import RpcPort
@@ -32,13 +32,13 @@ class Live:
             self.lifecycle.open(self.processor)
         self.metrics = Metrics(self.lifecycle)
         self.reserved, self.address = reserve("127.0.0.1", 0)
-        front = FrontOptions(**{"max_body_bytes": 1 << 20, "version": "9", **options})
-        exchanges = Exchanges(self.lifecycle, self.metrics, front, tracer)
-        self.submitter = exchanges.submitter
+        front = FrontendOptions(**{"max_body_bytes": 1 << 20, "version": "9", **options})
+        serving_context = ServingContext(self.lifecycle, self.metrics, front, tracer)
+        self.dispatcher = serving_context.dispatcher
         self.port = RpcPort(
-            exchanges,
+            serving_context,
             address=self.address,
-            control=nothing_to_control,
+            control=no_model_control,
             regions=regions,
             access=access,
             guard=guard,
@@ -56,7 +56,7 @@ class Live:
     def __exit__(self, *_):
         self.channel.close()
         self.run(self.port.stop(hurry=True))
-        self.submitter.close()
+        self.dispatcher.close()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(WAIT_S)
         self.loop.close()
@@ -84,9 +84,9 @@ class Live:
 def rpc_services():
     """service -> method -> handler, of a port that serves all that there is."""
     lifecycle = Lifecycle()
-    exchanges = Exchanges(lifecycle, Metrics(lifecycle), FrontOptions())
-    port = RpcPort(exchanges, address="", control=nothing_to_control, regions=Regions(1 << 20))
-    exchanges.submitter.close()
+    serving_context = ServingContext(lifecycle, Metrics(lifecycle), FrontendOptions())
+    port = RpcPort(serving_context, address="", control=no_model_control, regions=Regions(1 << 20))
+    serving_context.dispatcher.close()
     return port.services
 
 

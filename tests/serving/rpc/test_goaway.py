@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from freshet_serving.serving.rpc import goaway
-from freshet_serving.serving.rpc.goaway import say_goaway
+from freshet_serving.serving.rpc.goaway import send_goaway_to_all
 from freshet_serving.serving.rpc.port_sockets import FRAME
 from tests.serving.rpc.live import WAIT_S, Live, request
 from tests.waiting import until
@@ -48,14 +48,14 @@ class Client:
 
 def test_every_connection_gets_one_goaway_that_names_no_last_stream_also_one_that_the_queue_brings_late(monkeypatch):
     # The kernel would refuse it: what comes late was in the queue.
-    monkeypatch.setattr(goaway, "refuse_newcomers", lambda listener: None)
+    monkeypatch.setattr(goaway, "refuse_new_connections", lambda listener: None)
     monkeypatch.setattr(goaway, "TOLD_S", WAIT_S)
     with Live() as live:
         port = int(live.address.rsplit(":", 1)[1])
         first = Client(port)
         first.said(SETTINGS)
         ended = live.loop.time() + WAIT_S
-        telling = asyncio.run_coroutine_threadsafe(say_goaway(port, lambda: 0, ended), live.loop)
+        telling = asyncio.run_coroutine_threadsafe(send_goaway_to_all(port, lambda: 0, ended), live.loop)
         assert first.said(GOAWAY) == [FRAME[9:]]
         late = Client(port)
         assert late.said(GOAWAY) == [FRAME[9:]]
@@ -69,7 +69,7 @@ def test_every_connection_gets_one_goaway_that_names_no_last_stream_also_one_tha
 def test_a_port_without_connections_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(goaway, "TOLD_S", 10 * WAIT_S)
     with Live() as live:
-        live.run(say_goaway(int(live.address.rsplit(":", 1)[1]), lambda: 0, math.inf))
+        live.run(send_goaway_to_all(int(live.address.rsplit(":", 1)[1]), lambda: 0, math.inf))
 
 
 def test_no_call_fails_that_was_made_before_its_client_could_know():

@@ -7,8 +7,8 @@ import pytest
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.serving.access.access_guard import AccessGuard
-from freshet_serving.serving.access.key_file import ApiKeys, AskLimits
-from freshet_serving.serving.access.meters import Meters, meter_memory
+from freshet_serving.serving.access.key_file import ApiKeys, RateLimits
+from freshet_serving.serving.access.rate_limiter import RateLimiter, rate_limiter_memory
 from freshet_serving.serving.access.scopes import OPEN, RPC_SCOPES, SCOPES
 from freshet_serving.serving.front.shared_memory import Regions
 from freshet_serving.serving.rpc.handlers import address_of
@@ -29,7 +29,7 @@ class Keys:
         self.known, self.secrets = ApiKeys(), {}
 
     def add(self, name, scopes, limits=None):
-        self.known, self.secrets[name] = self.known.added(name, scopes, limits=limits or AskLimits())
+        self.known, self.secrets[name] = self.known.added(name, scopes, limits=limits or RateLimits())
 
     def __getitem__(self, name):
         return (("authorization", f"Bearer {self.secrets[name]}"),)
@@ -41,13 +41,13 @@ def keys():
     for scope in SCOPES:
         keys.add(scope.replace(":", "-"), [scope])
     keys.add("all", SCOPES)
-    keys.add("spent", SCOPES, AskLimits(rate=0.001))
+    keys.add("spent", SCOPES, RateLimits(rate=0.001))
     return keys
 
 
 @pytest.fixture(scope="module")
 def guard(keys):
-    return AccessGuard(keys.known, Meters(meter_memory(1), 0, SystemClock()))
+    return AccessGuard(keys.known, RateLimiter(rate_limiter_memory(1), 0, SystemClock()))
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_a_method_wants_a_key_its_scope_and_a_rate(live, keys, path):
 
 
 def test_every_request_of_a_stream_is_asked_for_and_its_opening_takes_nothing(live, keys, guard):
-    keys.add("three", ["predict"], AskLimits(rate=3.0, concurrency=64))
+    keys.add("three", ["predict"], RateLimits(rate=3.0, concurrency=64))
     guard.keys = keys.known
     replies = list(live.stream(iter([request() for _ in range(5)]), metadata=keys["three"], timeout=WAIT_S))
     told = [reply.error_message for reply in replies]
@@ -129,7 +129,7 @@ def test_a_key_that_goes_ends_no_stream_but_its_requests_are_refused(live, keys,
 
 
 def test_a_call_is_in_flight_until_it_is_answered(live, keys, guard):
-    keys.add("one", ["predict"], AskLimits(concurrency=1))
+    keys.add("one", ["predict"], RateLimits(concurrency=1))
     guard.keys = keys.known
     for _ in range(3):
         assert scores(live.infer(request(), metadata=keys["one"], timeout=WAIT_S)) == [4.0]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from freshet_serving.serving.rpc import port_sockets
-from freshet_serving.serving.rpc.port_sockets import FRAME, descriptors, silent_s, sockets_of, tell, unread_nbytes
+from freshet_serving.serving.rpc.port_sockets import FRAME, descriptors, idle_s, send_goaway, sockets_of, unread_nbytes
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed on Linux only")
@@ -47,15 +47,15 @@ def test_what_has_not_been_read_and_how_long_a_client_is_silent_are_told(pair):
     assert unread_nbytes(accepted) == 0
     client.sendall(b"abc")
     until(lambda: unread_nbytes(accepted) == 3)
-    until(lambda: silent_s(accepted) > 0.05)
+    until(lambda: idle_s(accepted) > 0.05)
     client.sendall(b"d")
     until(lambda: unread_nbytes(accepted) == 4)
-    assert silent_s(accepted) < 30
+    assert idle_s(accepted) < 30
 
 
 def test_a_client_is_told_by_a_frame_that_names_no_last_stream(pair):
     _, client, accepted = pair
-    tell(accepted)
+    send_goaway(accepted)
     assert client.recv(100) == FRAME
     assert FRAME[9:] == b"\x7f\xff\xff\xff" + bytes(4)
 

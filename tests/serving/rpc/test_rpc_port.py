@@ -8,7 +8,7 @@ import sys
 import grpc
 import pytest
 
-from freshet_serving.serving.front.holdings import Connections
+from freshet_serving.serving.front.resource_limits import ConnectionLimits
 from freshet_serving.serving.rpc import goaway, rpc_port
 from freshet_serving.serving.rpc.rpc_port import MAX_METADATA_NBYTES
 from tests.serving.fakes import FakeProcessor
@@ -41,7 +41,7 @@ def test_a_connection_that_never_says_anything_is_closed(monkeypatch):
 
 
 def test_a_port_has_so_many_connections_and_no_more(monkeypatch):
-    monkeypatch.setattr(rpc_port.Connections, "here", lambda: Connections(2, 2, 2))
+    monkeypatch.setattr(rpc_port.ConnectionLimits, "here", lambda: ConnectionLimits(2, 2, 2))
     with Live() as live:
         assert scores(live.infer(request(), timeout=WAIT_S)) == [4.0]
         host, _, port = live.address.rpartition(":")
@@ -75,10 +75,10 @@ def test_a_server_is_stopped_once_it_has_handed_over_all_calls_that_it_holds(mon
     order = []
     with Live() as live:
         live.infer(request(), timeout=WAIT_S)
-        exchanges, stop = live.port._exchanges, live.port._server.stop
+        serving_context, stop = live.port._serving_context, live.port._server.stop
 
         def begin(left):
-            exchanges.begun += 1
+            serving_context.begun += 1
             if left:
                 live.loop.call_soon(begin, left - 1)
             else:

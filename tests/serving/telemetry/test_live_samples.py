@@ -80,14 +80,14 @@ def test_many_models_make_no_long_sample():
 
 def test_who_looks_is_told_of_each_sample_and_of_the_end():
     server, told = Watched(), []
-    looker = server.samples.look(lambda: told.append(1))
+    subscriber = server.samples.subscribe(lambda: told.append(1))
     server.take()
-    assert (len(told), server.samples.lookers) == (1, 1)
+    assert (len(told), server.samples.subscribers) == (1, 1)
     server.samples.close()
     assert (len(told), server.samples.closed) == (2, True)
-    server.samples.leave(looker)
-    server.samples.leave(looker)
-    assert server.samples.lookers == 0
+    server.samples.unsubscribe(subscriber)
+    server.samples.unsubscribe(subscriber)
+    assert server.samples.subscribers == 0
 
 
 def test_nothing_is_sampled_while_models_load():

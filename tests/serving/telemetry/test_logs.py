@@ -19,8 +19,8 @@ from freshet_serving.serving.telemetry.logs import (
     INTERVAL_S,
     AccessLog,
     JsonFormatter,
+    RateLimitedHandler,
     TextFormatter,
-    ThinnedHandler,
     log_to_stderr,
     printable,
 )
@@ -87,7 +87,8 @@ def test_an_access_log_has_a_share_of_the_requests(caplog):
 def test_a_process_that_dies_of_a_page_that_is_gone_says_so(tmp_path):
     (tmp_path / "table").write_bytes(bytes(1 << 16))
     program = (
-        "import mmap, os, sys; from freshet_serving.serving.telemetry.logs import last_words; last_words()\n"
+        "import mmap, os, sys; from freshet_serving.serving.telemetry.logs import enable_faulthandler\n"
+        "enable_faulthandler()\n"
         "with open(sys.argv[1], 'r+b') as file: mapped = mmap.mmap(file.fileno(), 0)\n"
         "os.truncate(sys.argv[1], 0); mapped[1 << 15]"
     )
@@ -113,7 +114,7 @@ def paired(text):
 def written(formatter, *records):
     """What a handler writes of some records, as bytes that a file or a terminal gets."""
     stream = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace", newline="")
-    handler = ThinnedHandler(stream, FakeClock())
+    handler = RateLimitedHandler(stream, FakeClock())
     handler.setFormatter(formatter)
     for one in records:
         handler.handle(one)
@@ -155,7 +156,9 @@ class Flood:
 
     def __init__(self):
         self.clock, self.stream, self.asked = FakeClock(), io.StringIO(), []
-        self.handler = ThinnedHandler(self.stream, self.clock, lambda delay_s, act: self.asked.append((delay_s, act)))
+        self.handler = RateLimitedHandler(
+            self.stream, self.clock, lambda delay_s, act: self.asked.append((delay_s, act))
+        )
         self.handler.setFormatter(TextFormatter(""))
 
     def log(self, count=1, line=1, level=logging.WARNING, name="bad request"):
@@ -246,7 +249,7 @@ def test_by_itself_what_is_held_back_follows(monkeypatch):
                 followed.set()
             return super().write(text)
 
-    handler = ThinnedHandler(Watched())
+    handler = RateLimitedHandler(Watched())
     handler.setFormatter(TextFormatter(""))
     for _ in range(10 * BURST):
         handler.handle(record())

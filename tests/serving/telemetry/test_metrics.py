@@ -64,8 +64,8 @@ def test_what_models_share_is_reported_once_a_group():
     assert samples[("freshet_sessions", ("group", "default"))] == 2
     assert samples[("freshet_queue_wait_seconds_total", ("group", "default"))] == 0.5
     assert samples[("freshet_queue_expired_total", ("group", "default"))] == 2
-    assert samples[("freshet_queue_refused_total", ("group", "default"), ("reason", "late"))] == 3
-    assert samples[("freshet_queue_refused_total", ("group", "default"), ("reason", "full"))] == 0
+    assert samples[("freshet_queue_shed_total", ("group", "default"), ("reason", "late"))] == 3
+    assert samples[("freshet_queue_shed_total", ("group", "default"), ("reason", "full"))] == 0
     assert samples[("freshet_session_runs_total", ("bucket", "64"), ("group", "default"))] == 4
 
 

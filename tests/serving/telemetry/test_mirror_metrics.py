@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from freshet_serving.processor.chain.ledger import Ledger
 from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.packages import make_delta
-from tests.processor.mirror.bucket import Bucket
-from tests.processor.mirror.sides import opened, publish
+from tests.processor.repository.mirror.bucket import Bucket
+from tests.processor.repository.mirror.sides import opened, publish
 from tests.serving.fakes import FakeProcessor
 from tests.serving.telemetry.test_version_metrics import scraped
 
@@ -22,7 +22,7 @@ def bucket():
 
 @pytest.fixture
 def repository(bucket, tmp_path):
-    return opened(bucket, tmp_path / "mirror", most_nbytes=1 << 20)
+    return opened(bucket, tmp_path / "mirror", max_nbytes=1 << 20)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def metrics(repository):
 
 
 def test_what_is_asked_of_the_store_is_told_by_kind_and_outcome(bucket, repository, metrics, tmp_path):
-    Ledger.of(publish(repository, tmp_path, users=range(20))).publish(make_delta(1, [1]))
+    ChangeLog.of(publish(repository, tmp_path, users=range(20))).publish(make_delta(1, [1]))
     before = scraped(metrics)
     put = ("freshet_store_requests_total", ("kind", "put"), ("outcome", "answered"))
     failed = ("freshet_store_requests_total", ("kind", "list"), ("outcome", "failed"))
@@ -54,8 +54,8 @@ def test_the_disk_of_the_mirror_is_told_beside_its_bound(repository, metrics, tm
     samples = scraped(metrics)
     assert samples["freshet_mirror_limit_bytes",] == 1 << 20
     assert 0 < samples["freshet_mirror_bytes",] <= 1 << 20
-    assert samples["freshet_store_seen_seconds",] == 0
-    assert samples["freshet_store_listed_seconds",] == 0
+    assert samples["freshet_store_poll_age_seconds",] == 0
+    assert samples["freshet_store_listing_age_seconds",] == 0
 
 
 def test_a_folder_has_no_store(tmp_path):

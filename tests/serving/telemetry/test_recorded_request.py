@@ -8,7 +8,7 @@ pytest.importorskip("pyarrow", reason="recording needs pyarrow")
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.serving.telemetry import recorded_request as module
 from freshet_serving.serving.telemetry.recorded_request import find_recorded
-from freshet_serving.serving.telemetry.recorder import Recorder
+from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
 from tests.packages import make_inputs, write_package
 
 
@@ -18,8 +18,8 @@ def folder(tmp_path):
     write_package(tmp_path / "repository", users=range(20))
     for batch in range(2):
         with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
-            recorder = Recorder(str(tmp_path / "recordings"), 1.0, 1 << 30, f"w{batch}")
-            processor.tap(recorder)
+            recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, f"w{batch}")
+            processor.intercept(recorder)
             for n in range(20):
                 name = "r1" if n == 1 else f"r{batch}-{n}"
                 inputs = make_inputs(range(n, n + 3), seed=100 * batch + n)

@@ -64,7 +64,7 @@ def test_scores_and_tables_are_told_by_version():
 def test_a_versions_place_in_the_traffic_is_told():
     samples = scraped()
     assert samples[("freshet_version_share", *OF)] == 0.95
-    assert samples[("freshet_version_out", *OF)] == 0
+    assert samples[("freshet_version_ejected", *OF)] == 0
     assert samples[("freshet_version_label", ("label", "stable"), *OF)] == 1
     assert samples[("freshet_version_requests_total", *OF)] == 2
 

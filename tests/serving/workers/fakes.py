@@ -8,22 +8,22 @@ from concurrent.futures import Future
 
 from freshet_serving.processor.memory import attach
 from freshet_serving.processor.versions.control import IDLE, PINS, WORDS, ControlWords
-from freshet_serving.serving.workers.channel import Gone
+from freshet_serving.serving.workers.channel import ChannelClosed
 
 
 class FakeWorker:
     """fleet.WorkerProcess. refuse: an error for every frame, refuse_size: for every resize. dies_at: the op at which it
     dies. control: by version."""
 
-    def __init__(self, seat=0):
-        self.seat, self.pid, self.handed, self.signal = seat, 1000 + seat, 0, ""
+    def __init__(self, slot=0):
+        self.slot, self.pid, self.handed, self.signal = slot, 1000 + slot, 0, ""
         self.gone, self.killed = threading.Event(), False
         self.said, self.control = [], {}
         self.refuse, self.refuse_size, self.dies_at, self.full = None, None, None, False
 
     def tell(self, op, message=None, fds=()):
         if self.gone.is_set():
-            raise Gone("gone")
+            raise ChannelClosed("gone")
         self.said.append((op, message or {}))
 
     def ask(self, op, message=None, fds=()):
@@ -31,7 +31,7 @@ class FakeWorker:
         answer = Future()
         if op == self.dies_at:
             self.gone.set()
-            answer.set_exception(Gone("gone"))
+            answer.set_exception(ChannelClosed("gone"))
         elif op == "frame" and self.refuse is not None:
             answer.set_exception(self.refuse)
         elif op == "resize" and self.refuse_size is not None:
@@ -42,19 +42,19 @@ class FakeWorker:
             answer.set_result({})
         return answer
 
-    def hand(self, connection):
+    def hand_off(self, connection):
         if self.full or self.gone.is_set():
             return False
         self.handed += 1
-        connection.sendall(b"%d" % self.seat)
+        connection.sendall(b"%d" % self.slot)
         return True
 
-    def pin(self, version, flip):
+    def pin(self, version, publish_seq):
         """Pins as a session of this worker would."""
-        self.control[version].words[PINS + self.seat * WORDS] = flip
+        self.control[version].words[PINS + self.slot * WORDS] = publish_seq
 
     def pinned(self, version):
-        return self.control[version].words[PINS + self.seat * WORDS] != IDLE
+        return self.control[version].words[PINS + self.slot * WORDS] != IDLE
 
     def ops(self, *wanted):
         return [(op, m.get("version"), m.get("frame")) for op, m in self.said if op in wanted]
@@ -70,14 +70,14 @@ class FakeWorker:
 
 
 class FakeFleet:
-    """fleet.Fleet: its workers are introduced when a test says so."""
+    """fleet.WorkerPool: its workers are introduced when a test says so."""
 
     class settings:
         sessions = 1
 
     def __init__(self, count=2):
         self.count, self.owner, self.workers, self.complete = count, None, [], True
-        self.uneven, self.silent = False, []
+        self.unbalanced, self.silent = False, []
 
     def __len__(self):
         return self.count
@@ -88,24 +88,24 @@ class FakeFleet:
     def wait_complete(self):
         pass
 
-    def offer(self, worker):
+    def mark_available(self, worker):
         self.workers.append(worker)
 
-    def offered(self):
+    def available(self):
         return list(self.workers)
 
-    def lively(self):
-        return [worker for worker in self.workers if worker.seat not in self.silent]
+    def responsive(self):
+        return [worker for worker in self.workers if worker.slot not in self.silent]
 
     def suspects(self):
         return list(self.silent)
 
     def info(self):
-        return [{"worker": w.seat, "pid": w.pid, "up": True, "connections": 0, "restarts": 0} for w in self.workers]
+        return [{"worker": w.slot, "pid": w.pid, "up": True, "connections": 0, "restarts": 0} for w in self.workers]
 
-    def bury(self, worker):
+    def reap(self, worker):
         if not worker.killed:
             worker.killed = True
             worker.gone.set()
             self.workers = [w for w in self.workers if w is not worker]
-            self.owner.buried(worker)
+            self.owner.on_exit(worker)

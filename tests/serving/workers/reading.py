@@ -15,9 +15,9 @@ import numpy as np
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.sessions.group import GroupOptions
-from freshet_serving.serving.workers.changes import Receiver
+from freshet_serving.serving.workers.array_packing import ArrayUnpacker
 from freshet_serving.serving.workers.channel import Channel
-from freshet_serving.serving.workers.parcel import Unpacker
+from freshet_serving.serving.workers.frame_transfer import FrameReceiver
 from tests.packages import DIM, make_inputs, row_of
 
 READERS = 3
@@ -27,7 +27,7 @@ ROWS = 16
 class Reading:
     def __init__(self, users: int) -> None:
         self.users = users
-        self.receiver: Receiver | None = None
+        self.receiver: FrameReceiver | None = None
         self.stop = threading.Event()
         self.batches = 0
         self.generations: set[str] = set()
@@ -38,7 +38,7 @@ class Reading:
         assert self.receiver is not None
         replica = self.receiver.replica
         inputs = make_inputs(range(self.users), tags=[[]] * self.users)
-        bound, spans = replica.plan.bind(inputs), np.array([[0, self.users]])
+        bound, spans = replica.plan.bind_inputs(inputs), np.array([[0, self.users]])
         x, counts = np.zeros((self.users, replica.plan.width), np.float32), np.zeros((2, 2), np.int64)
         base = np.array([row_of(user, 0) for user in range(self.users)])
         while not self.stop.is_set() and not self.problems:
@@ -60,9 +60,9 @@ def main() -> None:
         received = channel.receive()
         assert received is not None
         message, fds = received
-        with Unpacker(fds) as unpacker:
+        with ArrayUnpacker(fds) as unpacker:
             if message["op"] == "open":
-                reading.receiver = Receiver(message, unpacker, lambda model: GroupOptions(), SystemClock())
+                reading.receiver = FrameReceiver(message, unpacker, lambda model: GroupOptions(), SystemClock())
             elif message["op"] == "frame":
                 assert reading.receiver is not None
                 reading.receiver.prepare(message, unpacker)

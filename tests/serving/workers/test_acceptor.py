@@ -11,26 +11,26 @@ from tests.serving.workers.fakes import FakeFleet, FakeWorker
 
 
 def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
-    fleet, worker = FakeFleet(), FakeWorker(7)
-    fleet.hand = lambda connection: bool(fleet.workers) and worker.hand(connection)
+    worker_pool, worker = FakeFleet(), FakeWorker(7)
+    worker_pool.hand_off = lambda connection: bool(worker_pool.workers) and worker.hand_off(connection)
     said = []
-    fleet.end = lambda: said.append("end")
-    fleet.abort = lambda: said.append("abort")
-    fleet.join = lambda: said.append("joined")
+    worker_pool.end = lambda: said.append("end")
+    worker_pool.abort = lambda: said.append("abort")
+    worker_pool.join = lambda: said.append("joined")
 
     async def main():
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         address = listener.getsockname()
-        acceptor = Acceptor(listener, fleet)
+        acceptor = Acceptor(listener, worker_pool)
         serving = asyncio.create_task(acceptor.listen())
         clients = [await asyncio.open_connection(*address) for _ in range(3)]
         while acceptor._held is None:
             await asyncio.sleep(0.001)
         assert worker.handed == 0
-        fleet.workers.append(worker)
+        worker_pool.workers.append(worker)
         assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
-        fleet.workers.clear()
+        worker_pool.workers.clear()
         clients.append(await asyncio.open_connection(*address))
         while acceptor._held is None:
             await asyncio.sleep(0.001)
@@ -48,21 +48,21 @@ def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
 
 
 def test_at_the_end_who_waits_is_handed_out_before_the_workers_are_told(monkeypatch):
-    fleet, worker, told = FakeFleet(), FakeWorker(7), []
-    fleet.hand = lambda connection: bool(fleet.workers) and worker.hand(connection)
-    fleet.end = lambda: told.append(worker.handed)
-    fleet.join = lambda: None
+    worker_pool, worker, told = FakeFleet(), FakeWorker(7), []
+    worker_pool.hand_off = lambda connection: bool(worker_pool.workers) and worker.hand_off(connection)
+    worker_pool.end = lambda: told.append(worker.handed)
+    worker_pool.join = lambda: None
 
     async def main():
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
-        acceptor = Acceptor(listener, fleet)
+        acceptor = Acceptor(listener, worker_pool)
         serving = asyncio.create_task(acceptor.listen())
         clients = [await asyncio.open_connection(*listener.getsockname()) for _ in range(5)]
         acceptor.end()
         while acceptor._held is None:
             await asyncio.sleep(0.001)
-        fleet.workers.append(worker)
+        worker_pool.workers.append(worker)
         assert [await reader.read() for reader, _ in clients] == [b"7"] * 5
         for _, writer in clients:
             writer.close()
@@ -73,13 +73,13 @@ def test_at_the_end_who_waits_is_handed_out_before_the_workers_are_told(monkeypa
 
 
 def test_a_supervisor_without_descriptors_accepts_once_it_has_some(caplog):
-    fleet, worker = FakeFleet(), FakeWorker(7)
-    fleet.hand, fleet.end, fleet.join = worker.hand, lambda: None, lambda: None
+    worker_pool, worker = FakeFleet(), FakeWorker(7)
+    worker_pool.hand_off, worker_pool.end, worker_pool.join = worker.hand_off, lambda: None, lambda: None
 
     async def main():
         loop, listener = asyncio.get_running_loop(), socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
-        acceptor = Acceptor(listener, fleet)
+        acceptor = Acceptor(listener, worker_pool)
         serving = asyncio.create_task(acceptor.listen())
         with socket.socket() as client:
             client.setblocking(False)
@@ -97,8 +97,13 @@ def test_a_supervisor_without_descriptors_accepts_once_it_has_some(caplog):
 
 
 def test_newcomers_wait_while_counts_are_uneven_but_not_for_ever(monkeypatch):
-    fleet, worker, waited = FakeFleet(), FakeWorker(7), []
-    fleet.hand, fleet.uneven, fleet.end, fleet.join = worker.hand, True, lambda: None, lambda: None
+    worker_pool, worker, waited = FakeFleet(), FakeWorker(7), []
+    worker_pool.hand_off, worker_pool.unbalanced, worker_pool.end, worker_pool.join = (
+        worker.hand_off,
+        True,
+        lambda: None,
+        lambda: None,
+    )
     pause = Acceptor._pause
     monkeypatch.setattr(
         Acceptor, "_pause", lambda acceptor, delay_s: (waited.append(worker.handed), pause(acceptor, delay_s))
@@ -107,14 +112,14 @@ def test_newcomers_wait_while_counts_are_uneven_but_not_for_ever(monkeypatch):
     async def main():
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
-        acceptor = Acceptor(listener, fleet)
+        acceptor = Acceptor(listener, worker_pool)
         serving = asyncio.create_task(acceptor.listen())
         for _ in range(2):
             clients = [await asyncio.open_connection(*listener.getsockname()) for _ in range(3)]
             assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
             for _, writer in clients:
                 writer.close()
-        fleet.uneven = False
+        worker_pool.unbalanced = False
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         assert await reader.read() == b"7"
         writer.close()

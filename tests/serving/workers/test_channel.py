@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import Conflict, FreshetError
 from freshet_serving.serving.workers import channel as channel_module
-from freshet_serving.serving.workers.channel import Channel, Gone, Starved, refusal
+from freshet_serving.serving.workers.channel import Channel, ChannelClosed, DescriptorsExhausted, refusal
 from tests.descriptors import few_descriptors, open_fds, settled_fds
 from tests.serving.workers import channel_ends
 from tests.serving.workers.channel_ends import memfd
@@ -79,11 +79,11 @@ def test_nothing_yet_is_none_and_an_end_is_gone(ends):
     here, other = ends
     assert other.receive(wait=False) is None
     here.close()
-    with pytest.raises(Gone):
+    with pytest.raises(ChannelClosed):
         other.receive()
-    with pytest.raises(Gone):
+    with pytest.raises(ChannelClosed):
         other.send({})
-    with pytest.raises(Gone):
+    with pytest.raises(ChannelClosed):
         other.send_nowait({})
 
 
@@ -92,7 +92,7 @@ def test_a_close_wakes_who_waits(ends):
     gone = threading.Event()
 
     def wait():
-        with pytest.raises(Gone):
+        with pytest.raises(ChannelClosed):
             here.receive()
         gone.set()
 
@@ -117,7 +117,7 @@ def test_what_is_not_a_message_ends_the_talk_and_leaks_nothing(packet):
     other, fd = Channel(right), memfd(b"not json")
     before = settled_fds()
     socket.send_fds(left, [packet], [fd])
-    with pytest.raises(Gone):
+    with pytest.raises(ChannelClosed):
         other.receive()
     assert open_fds() == before
     os.close(fd)
@@ -133,7 +133,7 @@ def test_a_message_beyond_the_bounds_is_never_sent_nor_read(ends, monkeypatch):
     monkeypatch.setattr(channel_module, "MAX_MESSAGE_NBYTES", 70_000)
     here.send({"text": "x" * 60_000})
     monkeypatch.setattr(channel_module, "MAX_MESSAGE_NBYTES", 50_000)
-    with pytest.raises(Gone):
+    with pytest.raises(ChannelClosed):
         other.receive()
 
 
@@ -149,7 +149,7 @@ def test_a_message_whose_descriptors_do_not_fit_is_heard_without_them_and_so_is_
     # A memfd that carries the JSON is made before.
     with few_descriptors(room + (nbytes > 1000)):
         sender.start()
-        with pytest.raises(Starved) as caught:
+        with pytest.raises(DescriptorsExhausted) as caught:
             other.receive()
     assert caught.value.message == message
     assert open_fds() <= before + 1

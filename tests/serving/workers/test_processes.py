@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.serving.workers.changes import Sender
 from freshet_serving.serving.workers.channel import Channel
+from freshet_serving.serving.workers.frame_transfer import FrameSender
 from tests.packages import make_delta, write_package
 
 ROOT = Path(__file__).parents[3]
@@ -27,7 +27,7 @@ class Child:
         with there:
             command = [sys.executable, "-m", "tests.serving.workers.reading", str(there.fileno()), str(len(USERS))]
             self.process = subprocess.Popen(command, cwd=ROOT, pass_fds=(there.fileno(),))
-        self.sender, self.held, self.cost = Sender(version.files, version.control), frozenset(), {}
+        self.sender, self.held, self.cost = FrameSender(version.files, version.control), frozenset(), {}
         self.ask("open", *self.sender.opening(0))
 
     def ask(self, op, message=None, fds=()):
@@ -52,7 +52,7 @@ def test_every_batch_of_another_process_is_of_one_generation_and_no_slot_is_reus
     version = ServedVersion(VersionReader(write_package(tmp_path, users=USERS)), undo_depth, SystemClock())
     child = Child(version)
     try:
-        version.open(child)
+        version.attach_replicas(child)
         child.ask("start")
         end_s, flips = time.monotonic() + SECONDS, 0
         step = 0

@@ -14,13 +14,13 @@ from freshet_serving.processor.errors import BadInput, NotFound, NotReady
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.versions.traffic import Traffic
-from freshet_serving.serving.access.meters import meter_memory
-from freshet_serving.serving.front_options import FrontOptions
+from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
+from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.port import new_loop, reserve
 from freshet_serving.serving.workers import worker as worker_module
 from freshet_serving.serving.workers.channel import Channel
-from freshet_serving.serving.workers.fleet import WorkerSettings
 from freshet_serving.serving.workers.worker import Worker, WorkerPredictor
+from freshet_serving.serving.workers.worker_pool import WorkerSettings
 from tests.descriptors import few_descriptors
 from tests.serving.workers import channel_ends
 
@@ -43,7 +43,7 @@ ROUTES = {
 
 
 class Held:
-    """changes.Receiver."""
+    """changes.FrameReceiver."""
 
     def __init__(self, replica):
         self.replica = replica
@@ -164,7 +164,7 @@ class Changing(Told):
 
     def __init__(self, channel, loop, fails):
         super().__init__(channel, loop)
-        self._seat, self._receivers = 1, {"11": SimpleNamespace(prepare=self._prepare)}
+        self._slot, self._receivers = 1, {"11": SimpleNamespace(prepare=self._prepare)}
         self._fails = fails
 
     def _prepare(self, message, unpacker):
@@ -196,8 +196,8 @@ def born():
     reserved, grpc = reserve("127.0.0.1", 0)
     here, there = Channel.pair()
     channel = Channel(there)
-    settings = WorkerSettings(FrontOptions(version="9"), {"groups": {}}, None, grpc).message()
-    shared = {"board": np.zeros((3, 1), np.int64), "meters": meter_memory(2)}
+    settings = WorkerSettings(FrontendOptions(version="9"), {"groups": {}}, None, grpc).message()
+    shared = {"board": np.zeros((3, 1), np.int64), "meters": rate_limiter_memory(2)}
     worker = Worker(channel, {**settings, **shared, "seat": 0}, SimpleNamespace(unpack=lambda packed: packed))
 
     def run():

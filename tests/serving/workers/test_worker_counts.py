@@ -30,14 +30,14 @@ def test_a_sum_has_every_number_of_both_sides(a, b):
 @given(st.lists(st.tuples(st.sampled_from(["report", "bury"]), st.integers(0, 2), st.integers(0, 5)), max_size=30))
 def test_counters_never_go_back_whoever_dies_and_gauges_go_with_the_dead(moves):
     totals, counted, before = Totals(), [0, 0, 0], 0
-    for move, seat, more in moves:
+    for move, slot, more in moves:
         if move == "report":
-            counted[seat] += more
-            totals.reported(seat, {"counters": {"n": counted[seat]}, "gauges": {"queue_rows": more}})
+            counted[slot] += more
+            totals.reported(slot, {"counters": {"n": counted[slot]}, "gauges": {"queue_rows": more}})
         else:
-            totals.buried(seat)
-            counted[seat] = 0
-            assert seat not in totals.gauges()
+            totals.on_exit(slot)
+            counted[slot] = 0
+            assert slot not in totals.gauges()
         now = totals.counters().get("n", 0)
         assert now >= before
         before = now

@@ -12,8 +12,8 @@ from onnx import helper, numpy_helper, parser
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.onnx_graph.bags import find_bags, splits_of
 from freshet_serving.compiler.imports.onnx_graph.branches import decided
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import read_onnx
 from freshet_serving.compiler.imports.onnx_graph.translation import Translation, weights_of
-from freshet_serving.compiler.imports.onnx_graph.untrusted import read_onnx
 
 ROWS, DIM = 20, 4
 TABLE = np.random.default_rng(3).standard_normal((ROWS, DIM)).astype(np.float32)

@@ -5,7 +5,7 @@ import pytest
 
 from freshet_serving.compiler.imports.onnx_graph.bags import BAG, find_bags
 from freshet_serving.compiler.imports.onnx_graph.branches import decided
-from freshet_serving.compiler.imports.onnx_graph.untrusted import read_onnx
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import read_onnx
 from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.onnx_graph.spelled import (
     MEAN,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.compiler.imports.onnx_graph.branches import decided
-from freshet_serving.compiler.imports.onnx_graph.untrusted import OnnxBody, read_onnx
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxBody, read_onnx
 from tests.compiler.imports.onnx_graph.spelled import check_same, unoptimised_bag, written
 
 pytestmark = pytest.mark.tensorflow

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import read_onnx
 from freshet_serving.compiler.imports.onnx_graph.translation import weights_of
-from freshet_serving.compiler.imports.onnx_graph.untrusted import read_onnx
 from freshet_serving.processor.errors import BadInput, TooLarge
 from tests.compiler.imports.onnx_graph.spelled import check_same, made, translated, written
 

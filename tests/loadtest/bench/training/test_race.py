@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from loadtest.bench.training.race import Contestant, best, page, race, ratios
+from loadtest.bench.training.race import TrainerVariant, best, page, race, ratios
 from loadtest.bench.training.race_shape import FEATURES, HELD_ROWS, RaceShape
 
 SIDE = """
@@ -31,11 +31,11 @@ def console():
 
 
 def side(name, us):
-    return Contestant(name, f"{us} us a step", [sys.executable, "-c", SIDE.format(us=us)])
+    return TrainerVariant(name, f"{us} us a step", [sys.executable, "-c", SIDE.format(us=us)])
 
 
 def test_the_fastest_way_goes_into_the_race_and_one_that_ends_does_not(console):
-    broken = Contestant("Keras", "broken", [sys.executable, "-c", "raise SystemExit(1)"])
+    broken = TrainerVariant("Keras", "broken", [sys.executable, "-c", "raise SystemExit(1)"])
     assert best([side("Keras", 900), broken, side("Keras", 100)], console).settings == "100 us a step"
     assert best([broken], console) is None
     assert "Keras (broken) ended" in console.file.getvalue()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from tests.packages import write_package
 from tests.processor.tables.remote.fakes import RedisServer
 from tests.processor.tables.remote.processors import USERS

@@ -20,13 +20,13 @@ class MemoryStore:
     def __init__(self):
         self.values, self.down, self.fetches = {}, False, []
 
-    def fetch(self, keys, most_nbytes):
+    def fetch(self, keys, max_nbytes):
         self.fetches.append(list(keys))
         if self.down:
             return StoreReply([None] * len(keys), "cannot be reached")
         return StoreReply([self.values.get(key) for key in keys])
 
-    def read(self, key, most_nbytes=0):
+    def read(self, key, max_nbytes=0):
         return self.values.get(key)
 
     def write(self, values):

@@ -3,7 +3,7 @@
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Conflict
-from freshet_serving.processor.package.version import VersionReader
+from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.tables.remote.push import drop, push
 from tests.packages import write_package
 from tests.processor.tables.remote.fakes import needs_redis

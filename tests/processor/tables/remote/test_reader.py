@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import FakeClock, SystemClock
 from freshet_serving.processor.errors import NotReady
-from freshet_serving.processor.package.version import VersionReader, table_file
+from freshet_serving.processor.repository.version import VersionReader, table_file
 from freshet_serving.processor.tables.remote.push import drop, push
 from freshet_serving.processor.tables.remote.reader import RemoteTables
 from freshet_serving.processor.tables.remote.settings import RemoteConfig
@@ -41,23 +41,23 @@ def load(package, store, clock=None, tables=("small/*",), undo_depth=3, **config
     reader = VersionReader(package)
     names = [t.table for t in remote.stored(reader.manifest)]
     version = ServedVersion(reader, undo_depth, clock, remote=names)
-    version.open(Replica(reader, version.control, 0, 1, clock, remote=remote))
+    version.attach_replicas(Replica(reader, version.control, 0, 1, clock, remote=remote))
     return version
 
 
 def pooled(version, requests, session=0):
     """The dense inputs of a batch [rows, width] and lookups and misses by table."""
     with version.replicas.pinned(session) as state:
-        bound = [version.replicas.plan.bind(r) for r in requests]
+        bound = [version.replicas.plan.bind_inputs(r) for r in requests]
         x = np.zeros((sum(b.rows for b in bound), version.replicas.plan.width), np.float32)
         counts = np.zeros((2, 2), np.int64)
         spans = np.array([[0, b.rows] for b in bound])
-        stand_in = (
-            version.replicas.remote.stand_in(state.tables, state.epoch, bound, spans)
+        batch_tables = (
+            version.replicas.remote.batch_tables(state.tables, state.epoch, bound, spans)
             if version.replicas.remote
             else state
         )
-        version.replicas.plan.fill(stand_in.tables, state.epoch, bound, spans, x, counts)
+        version.replicas.plan.fill(batch_tables.tables, state.epoch, bound, spans, x, counts)
         return x, counts.tolist()
 
 
@@ -193,12 +193,12 @@ def test_removing_what_is_removed_already_costs_nothing(package, store):
 
 def test_only_the_rows_of_the_spans_are_asked_for(package, store):
     version = load(package, store)
-    bound = [version.replicas.plan.bind(make_inputs(range(0, 60, 3), tags=[[]] * 20))]
+    bound = [version.replicas.plan.bind_inputs(make_inputs(range(0, 60, 3), tags=[[]] * 20))]
     with version.replicas.pinned(0) as state:
         spans = np.array([[5, 3]])
         x = np.zeros((3, version.replicas.plan.width), np.float32)
-        stand_in = version.replicas.remote.stand_in(state.tables, state.epoch, bound, spans)
-        version.replicas.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
+        batch_tables = version.replicas.remote.batch_tables(state.tables, state.epoch, bound, spans)
+        version.replicas.plan.fill(batch_tables.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
     assert version.replicas.remote.statistics().asked == 3
     np.testing.assert_array_equal(x[:, :DIM], expected_rows(dict.fromkeys(USERS, 0), [15, 18, 21]))
 
@@ -209,13 +209,13 @@ def test_a_reader_of_an_old_state_sees_old_rows(package, store):
     state = version.replicas.pin(0)
     done = threading.Thread(target=lambda: version.apply(make_delta(2, [0, 3], [6])))
     done.start()
-    while version.control.flip == state.flip:
+    while version.control.publish_seq == state.publish_seq:
         pass
-    bound = [version.replicas.plan.bind(make_inputs([0, 3, 6], tags=[[], [], []]))]
+    bound = [version.replicas.plan.bind_inputs(make_inputs([0, 3, 6], tags=[[], [], []]))]
     x = np.zeros((3, version.replicas.plan.width), np.float32)
     spans = np.array([[0, 3]])
-    stand_in = version.replicas.remote.stand_in(state.tables, state.epoch, bound, spans)
-    version.replicas.plan.fill(stand_in.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
+    batch_tables = version.replicas.remote.batch_tables(state.tables, state.epoch, bound, spans)
+    version.replicas.plan.fill(batch_tables.tables, state.epoch, bound, spans, x, np.zeros((2, 2), np.int64))
     version.replicas.unpin(0)
     done.join()
     np.testing.assert_array_equal(x[:, :DIM], expected_rows({0: 1, 6: 0}, [0, 3, 6]))
@@ -337,12 +337,12 @@ def test_many_sessions_read_the_same_rows_while_deltas_and_rollbacks_run(package
         while not stop.is_set():
             with version.replicas.pinned(session) as state:
                 inputs = make_inputs([*users, *others.integers(0, 300, 20).tolist()], tags=[["a"]] * 26)
-                bound = [version.replicas.plan.bind(inputs)]
+                bound = [version.replicas.plan.bind_inputs(inputs)]
                 x = np.zeros((26, version.replicas.plan.width), np.float32)
                 spans = np.array([[0, 26]])
-                stand_in = version.replicas.remote.stand_in(state.tables, state.epoch, bound, spans)
+                batch_tables = version.replicas.remote.batch_tables(state.tables, state.epoch, bound, spans)
                 version.replicas.plan.fill(
-                    stand_in.tables, state.epoch, bound, np.array([[0, 26]]), x, np.zeros((2, 2), np.int64)
+                    batch_tables.tables, state.epoch, bound, np.array([[0, 26]]), x, np.zeros((2, 2), np.int64)
                 )
                 step = state.generation.step
             if not (x[:6, :DIM] == wanted[step]).all():

@@ -12,9 +12,9 @@ from redis.exceptions import RedisError
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.tables.remote.breaker import OPEN_AFTER, PAUSE_S
+from freshet_serving.processor.tables.remote.circuit_breaker import OPEN_AFTER, PAUSE_S
 from freshet_serving.processor.tables.remote.push import drop, push
-from freshet_serving.processor.tables.remote.redis import ReplyBound
+from freshet_serving.processor.tables.remote.redis import ReplyLimits
 from freshet_serving.processor.tables.remote.settings import RemoteConfig
 from tests.descriptors import few_descriptors
 from tests.packages import make_delta, make_inputs, make_weights, reference
@@ -141,8 +141,8 @@ def test_a_version_is_loaded_once_its_tables_have_been_pushed(root, reader, serv
 def test_a_process_without_descriptors_cannot_reach_its_store_and_says_no_more(server):
     node = opened(server.url)._seed
     with few_descriptors(), pytest.raises(RedisError):
-        node.open([(b"PING",)], ReplyBound(time.monotonic() + 10, 1 << 16))
-    assert node.ask((b"PING",), ReplyBound(time.monotonic() + 10, 1 << 16)) == b"PONG"
+        node.send_commands([(b"PING",)], ReplyLimits(time.monotonic() + 10, 1 << 16))
+    assert node.ask((b"PING",), ReplyLimits(time.monotonic() + 10, 1 << 16)) == b"PONG"
     node.pool.disconnect()
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from redis import exceptions
 
 from freshet_serving.processor.tables.remote import replies
-from freshet_serving.processor.tables.remote.replies import MalformedReply, Moved, ReplyReader
+from freshet_serving.processor.tables.remote.replies import MalformedReply, MovedRedirect, ReplyReader
 
 
 class Wire:
@@ -30,10 +30,10 @@ class Wire:
         return taken
 
 
-def reading(wire, most_nbytes=1 << 20, end_s=None):
+def reading(wire, max_nbytes=1 << 20, end_s=None):
     reader = ReplyReader(0)
     reader.on_connect(SimpleNamespace(_sock=wire, socket_timeout=1.0))
-    reader.begin(time.monotonic() + 10 if end_s is None else end_s, most_nbytes)
+    reader.begin(time.monotonic() + 10 if end_s is None else end_s, max_nbytes)
     return reader
 
 
@@ -62,7 +62,7 @@ def test_replies_survive_the_wire_in_any_pieces(values, piece):
 
 @given(st.binary(max_size=60), st.integers(1, 20))
 def test_no_bytes_raise_anything_but_redis_errors(data, piece):
-    reader = reading(Wire(data, piece), most_nbytes=50)
+    reader = reading(Wire(data, piece), max_nbytes=50)
     with pytest.raises((exceptions.RedisError, TimeoutError)):
         list(iter(reader.read_response, object()))
 
@@ -105,7 +105,7 @@ def test_a_server_that_drips_is_given_up_at_the_deadline(monkeypatch):
 def test_error_replies_are_told_apart():
     reader = reading(Wire(b"-MOVED abc\r\n-ERR what\r\n-OOM no\r\n-NOAUTH\r\n"))
     kinds = [type(reader.read_response()) for _ in range(3)]
-    assert kinds == [Moved, exceptions.ResponseError, exceptions.OutOfMemoryError]
+    assert kinds == [MovedRedirect, exceptions.ResponseError, exceptions.OutOfMemoryError]
     with pytest.raises(exceptions.AuthenticationError):
         reader.read_response()
 

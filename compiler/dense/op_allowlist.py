@@ -1,0 +1,57 @@
+"""Whether a package's dense graph is what it should be before TensorFlow loads it: work on numbers.
+
+A package may come from somebody else, and its graph is a program: some operations read files or run code. A dense graph
+takes floats and gives floats, so nothing in it has to do with strings (names of files are strings), with resources
+(tables, variables) or with state; what calls functions is looked through. Asked of every function that the SavedModel's
+objects have: loading it may run any of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from freshet_serving.compiler.frameworks import op_def_registry, saved_model_pb2, tf
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.regular_file import read_file
+
+MAX_GRAPH_NBYTES = 2 << 30
+NO_NUMBERS = {tf.string.as_datatype_enum, tf.resource.as_datatype_enum}
+# Stateful by name: they call functions, which are looked at, or check what they are given.
+CALLING = frozenset({"StatefulPartitionedCall", "If", "While", "Case", "Assert", "CheckNumerics", "CheckNumericsV2"})
+# Python under a stateless name.
+CODE = frozenset({"PyFuncStateless"})
+
+
+def check_allowed_ops(folder: Path) -> None:
+    """Raises BadInput, naming the operation, for a SavedModel of ours whose functions do more than compute numbers;
+    OSError."""
+    saved = saved_model_pb2.SavedModel()
+    try:
+        saved.ParseFromString(read_file(folder / "saved_model.pb", MAX_GRAPH_NBYTES).tobytes())
+    except (OSError, BadInput):
+        raise
+    except Exception:
+        raise BadInput("graph: a dense graph's SavedModel wanted") from None
+    for meta in saved.meta_graphs:
+        known = {function.signature.name: function for function in meta.graph_def.library.function}
+        wanted = [name for node in meta.object_graph_def.nodes for name in node.function.concrete_functions]
+        seen: set[str] = set()
+        while wanted:
+            name = wanted.pop()
+            if name in seen or name not in known:
+                continue
+            seen.add(name)
+            for node in known[name].node_def:
+                wanted += [node.op, *(v.func.name for v in node.attr.values() if v.HasField("func"))]
+                wanted += [f.name for v in node.attr.values() for f in v.list.func]
+                if node.op not in known and not _is_allowed(node.op):
+                    raise BadInput(f"graph: operation {node.op[:64]} is not allowed in a dense graph")
+
+
+def _is_allowed(op: str) -> bool:
+    definition: Any = op_def_registry.get(op)
+    if definition is None or op in CODE:
+        return False
+    kinds = {argument.type for argument in (*definition.input_arg, *definition.output_arg)}
+    return op in CALLING or not (definition.is_stateful or kinds & NO_NUMBERS)

@@ -1,0 +1,296 @@
+"""Embeddings: tensors that are a function of one key an entry, and so can be rows of a table.
+
+A tensor T is such a function of an earlier tensor D if every entry of T follows from one entry of D, and D's values
+are met only where finitely many of them matter: looked up in a table, used as the index of a gather, compared with a
+constant. Then T's value at each of those keys is a row, and its value at any other key is the default row. Rows are
+not read off a pattern: they are what TensorFlow computes when D is fed with the keys. Whether an entry truly follows
+from one entry is checked on the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.foreign_graph import INPUT, TABLE, VARIABLE, ForeignNode, Ref
+from freshet_serving.compiler.imports.ops import words
+from freshet_serving.compiler.imports.shapes import Shapes
+from freshet_serving.processor.errors import BadInput
+
+Keys = NDArray[np.int64] | list[bytes]
+
+ELEMENTWISE = words(
+    """
+    Abs Add AddV2 BroadcastTo Cast DenseBincount Equal ExpandDims Fill FloorDiv FloorMod GatherV2 Greater GreaterEqual
+    Less LessEqual LogicalAnd LogicalNot LogicalOr LookupTableFindV2 Max Maximum Mean Min Minimum Mul Neg NotEqual
+    OneHot OnesLike Pack RealDiv Reshape Rsqrt Select SelectV2 Shape Size Sqrt Square Squeeze StridedSlice Sub Sum
+    ZerosLike
+    """
+)
+PARTITIONED = words("ConcatV2 DynamicPartition DynamicStitch ParallelDynamicStitch Range Size")
+STITCHES = ("DynamicStitch", "ParallelDynamicStitch")
+PASSING = frozenset({"Cast", "Reshape", "ExpandDims", "Squeeze"})
+SHAPING = frozenset({"Shape", "Size", "OnesLike", "ZerosLike"})
+MAX_ROWS = 2**31 - 1
+MAX_DIM = 4096
+# Rows that are no variable's but computed (one-hot, masks): up to so many numbers.
+MAX_COMPUTED = 1 << 20
+CHUNK = 65536
+CLOSE = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookup:
+    """T as rows of a table keyed by D. keys: distinct, ids ascending. rows: float32 [keys, dim]. default: None: zeros.
+    variable: whose rows they are, "" where they are computed."""
+
+    target: Ref
+    source: Ref
+    keys: Keys
+    rows: NDArray[np.float32]
+    default: NDArray[np.float32] | None
+    variable: str
+
+    @property
+    def dim(self) -> int:
+        return int(self.rows.shape[1])
+
+    def values(self, keys: Any) -> NDArray[np.float32]:
+        """float32 [n, dim]: the rows of n keys, by numpy: what the checks compare with."""
+        wanted = np.asarray(keys).ravel()
+        if isinstance(self.keys, list):
+            at = {key: i for i, key in enumerate(self.keys)}
+            found = np.array([at.get(key, -1) for key in wanted.tolist()], np.int64)
+        else:
+            found = np.searchsorted(self.keys, wanted)
+            known = found < len(self.keys)
+            known[known] = self.keys[found[known]] == wanted[known]
+            found = np.where(known, found, -1)
+        rows = np.zeros((len(wanted), self.dim), np.float32)
+        if self.default is not None:
+            rows[:] = self.default
+        rows[found >= 0] = self.rows[found[found >= 0]]
+        return rows
+
+
+class LookupFinder:
+    """Finds for a tensor the earliest tensor that it is a function of, key by key."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        self._shapes, self._graph, self._runner = shapes, shapes.graph, shapes.runner
+
+    def find(self, target: Ref) -> Lookup | None:
+        """The lookup that makes `target` [rows * n, *dims], or None."""
+        for source in self.sources(target):
+            if self._shapes.rows(source) is None:
+                continue
+            lookup = self.lookup([(target, source)])
+            if lookup is not None and self._holds(lookup):
+                return lookup
+        return None
+
+    def sources(self, target: Ref) -> list[Ref]:
+        """Tensors of ids or strings that `target` depends on, the earliest first."""
+        names = [n.name for n in self._graph.ancestors([target]) if n.name not in self._shapes.constant]
+        refs = [ref for name in names for ref in self._runner.outputs(name) if ref != target]
+        return [ref for ref in refs if self._runner.tensor(ref).dtype in (tf.string, tf.int64, tf.int32)]
+
+    def lookup(self, steps: Sequence[tuple[Ref, Ref]]) -> Lookup | None:
+        """The table of a chain of functions, the first of which is applied last: [(target, source), ...]; the source
+        of each is fed with the values of the next one's target."""
+        target, source = steps[0][0], steps[-1][1]
+        met: list[Any] = []
+        bounds: list[int] = []
+        variables: set[str] = set()
+        raw = True
+        for goal, start in reversed(steps):
+            touched = self._touched(goal, start)
+            if touched is None:
+                return None
+            variables |= touched.variables
+            if raw:
+                met += touched.keys
+                bounds += touched.bounds
+                # A step that hands its keys on as they are leaves it to the next to say which of them matter.
+                raw = touched.passing
+        if raw or (not variables and self._graph.nodes[source[0]].op != INPUT):
+            return None
+        keys = self._keys(source, met, bounds)
+        if keys is None:
+            return None
+        if not variables and len(keys) * max(1, self._width(target, source)) > MAX_COMPUTED:
+            return None
+        try:
+            rows = self._evaluate(steps, keys)
+        except BadInput:
+            return None
+        if rows.shape[1] > MAX_DIM or not np.isfinite(rows).all():
+            return None
+        default = None if bounds else self._default(steps, keys)
+        return Lookup(target, source, keys, rows, default, sorted(variables)[0] if variables else "")
+
+    def _default(self, steps: Sequence[tuple[Ref, Ref]], keys: Keys) -> NDArray[np.float32] | None:
+        """The row of any other key; None for zeros, also where the model refuses other keys."""
+        try:
+            row = self._evaluate(steps, self._other(keys))[0]
+        except BadInput:
+            return None
+        return row if row.any() else None
+
+    def _width(self, target: Ref, source: Ref) -> int:
+        values = self._shapes.values[0]
+        return int(np.size(values[target]) // max(1, np.size(values[source])))
+
+    def _touched(self, target: Ref, source: Ref) -> _KeyDependency | None:
+        """What of the source's values matters to the target; None where that is not finite or not key by key."""
+        if target == source:
+            return _KeyDependency([], [], set(), True)
+        nodes = self._graph.ancestors([target], {source})
+        inner = [n for n in nodes if n.name not in self._shapes.constant]
+        stitched = any(n.op in STITCHES for n in inner)
+        allowed = ELEMENTWISE | PARTITIONED if stitched else ELEMENTWISE
+        if any(n.op not in allowed or n.name == source[0] for n in inner):
+            return None
+        gathers = [n for n in inner if n.op == "GatherV2"]
+        if not all(n.inputs[0][0] in self._shapes.constant and self._plain(n) for n in gathers):
+            return None
+        variables = {
+            above.name
+            for gather in gathers
+            for above in self._graph.ancestors([gather.inputs[0]])
+            if above.op == VARIABLE and self._runner.tensor((above.name, 0)).dtype == tf.float32
+        }
+        touched = _KeyDependency([], [], variables, False)
+        if stitched:
+            touched.bounds.append(sum(self._rows_of(g) for g in gathers))
+            return touched
+        raw = {source}
+        wrapped: set[str] = set()
+        for node in inner:
+            places = [i for i, ref in enumerate(node.inputs) if ref in raw]
+            if any(ref[0] in wrapped for ref in node.inputs) and node.op not in ("SelectV2", "Select"):
+                return None
+            if places and not self._meets(node, places, raw, wrapped, touched):
+                return None
+        if target in raw:
+            touched.passing = True
+        return touched
+
+    def _meets(
+        self, node: ForeignNode, places: list[int], raw: set[Ref], wrapped: set[str], touched: _KeyDependency
+    ) -> bool:
+        """Whether a node that takes keys as they are does so in a way that finitely many of them matter to."""
+        op, out = node.op, (node.name, 0)
+        if op in PASSING and places == [0]:
+            raw.add(out)
+        elif op in SHAPING:
+            pass
+        elif op == "LookupTableFindV2" and places == [1]:
+            if self._graph.nodes[node.inputs[0][0]].op != TABLE:
+                return False
+            touched.keys += self._runner.table(node.inputs[0])[0].ravel().tolist()
+        elif op in ("Equal", "NotEqual"):
+            other = node.inputs[1 - places[0]]
+            if len(places) > 1 or other[0] not in self._shapes.constant:
+                return False
+            touched.keys += self._runner.constant(other).ravel().tolist()
+        elif op == "GatherV2" and places == [1]:
+            touched.bounds.append(self._rows_of(node))
+        elif op == "OneHot" and places == [0]:
+            touched.keys += range(int(self._runner.constant(node.inputs[1])))
+        elif op in ("Less", "GreaterEqual", "AddV2", "Add") and self._zero_or_shift(node, places):
+            # Keras counts negative ids from the end: x < 0 ? x + rows : x. As keys they stay what they are.
+            wrapped.add(node.name)
+        elif op in ("SelectV2", "Select") and 0 not in places:
+            others = [ref for i, ref in enumerate(node.inputs) if i not in places]
+            if not all(ref[0] in wrapped or ref[0] in self._shapes.constant or self._is_mask(ref) for ref in others):
+                return False
+            raw.add(out)
+        else:
+            return False
+        return True
+
+    def _zero_or_shift(self, node: ForeignNode, places: list[int]) -> bool:
+        if places != [0] or node.inputs[1][0] not in self._shapes.constant:
+            return False
+        return not node.op.startswith(("Less", "Greater")) or not self._runner.constant(node.inputs[1]).any()
+
+    def _is_mask(self, ref: Ref) -> bool:
+        return self._graph.nodes[ref[0]].op in ("Equal", "NotEqual", "LogicalNot")
+
+    def _plain(self, gather: ForeignNode) -> bool:
+        return (
+            not gather.definition.attr["batch_dims"].i
+            and gather.inputs[2][0] in self._shapes.constant
+            and int(self._runner.constant(gather.inputs[2])) == 0
+        )
+
+    def _rows_of(self, gather: ForeignNode) -> int:
+        return int(self._runner.tensor(gather.inputs[0]).shape[0] or 0)
+
+    def _keys(self, source: Ref, met: list[Any], bounds: list[int]) -> Keys | None:
+        if self._runner.tensor(source).dtype == tf.string:
+            return None if bounds else list(dict.fromkeys(met))
+        if bounds:
+            # Beyond them the model fails: those ids have no row.
+            return np.arange(min(bounds), dtype=np.int64) if min(bounds) <= MAX_ROWS else None
+        return np.array(sorted(set(met)), np.int64)
+
+    def _other(self, keys: Keys) -> Keys:
+        """A key that is none of these."""
+        if isinstance(keys, list):
+            word = b"\x00freshet"
+            while word in keys:
+                word += b"\x00"
+            return [word]
+        taken = set(keys.tolist())
+        return np.array([next(k for k in range(len(taken) + 1, 2 * len(taken) + 3) if k not in taken)], np.int64)
+
+    def _evaluate(self, steps: Sequence[tuple[Ref, Ref]], keys: Keys) -> NDArray[np.float32]:
+        if not len(keys):
+            target, source = steps[0][0], steps[-1][1]
+            return np.empty((0, max(1, self._width(target, source))), np.float32)
+        parts = [self._chunk(steps, keys[at : at + CHUNK]) for at in range(0, len(keys), CHUNK)]
+        return np.concatenate(parts)
+
+    def _chunk(self, steps: Sequence[tuple[Ref, Ref]], keys: Keys) -> NDArray[np.float32]:
+        """Values of the chain at up to CHUNK keys, laid out as the source wants them."""
+        values: Any = np.array(keys, object) if isinstance(keys, list) else keys
+        count = len(keys)
+        for goal, start in reversed(steps):
+            if goal == start:
+                continue
+            like = self._shapes.values[0][start]
+            entry = int(np.prod(like.shape[1:], dtype=np.int64)) if np.ndim(like) else 1
+            padded = np.concatenate([values, np.repeat(values[-1:], -len(values) % entry)])
+            if like.dtype.kind == "i":
+                padded = padded.astype(like.dtype)
+            (found,) = self._runner.run([goal], {}, {start: padded.reshape(-1, *like.shape[1:])})
+            values = np.asarray(found).reshape(len(padded), -1)[:count]
+            if values.shape[1] == 1 and goal != steps[0][0]:
+                values = values[:, 0]
+        return np.ascontiguousarray(values.reshape(count, -1).astype(np.float32))
+
+    def _holds(self, lookup: Lookup) -> bool:
+        """Whether the table gives what the model does, on every sample."""
+        for values in self._shapes.values:
+            wanted = np.asarray(values[lookup.target], np.float32).reshape(-1, lookup.dim)
+            got = lookup.values(values[lookup.source])
+            if got.shape != wanted.shape or not np.allclose(got, wanted, rtol=CLOSE, atol=CLOSE):
+                return False
+        return True
+
+
+@dataclass(slots=True)
+class _KeyDependency:
+    """keys: values that matter. bounds: rows of what is indexed. passing: the target is the keys themselves."""
+
+    keys: list[Any]
+    bounds: list[int]
+    variables: set[str]
+    passing: bool

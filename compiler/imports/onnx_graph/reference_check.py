@@ -1,0 +1,135 @@
+"""What an ONNX file itself gives, computed by ONNX Runtime: its translation is compared with that, on samples.
+
+Only what the outputs are computed from is handed over, after it has been found sound (untrusted), with data that were
+read there; nothing is folded beforehand, and there is a time after which it is stopped. Where ONNX leaves open what a
+value is (the mean of an empty bag, which PyTorch takes for zeros) nothing is compared.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from freshet_serving.compiler.imports.inputs import plain
+from freshet_serving.compiler.imports.onnx_graph.bags import Offsets
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxModel, load_proto
+from freshet_serving.processor.errors import BadInput
+
+RELATIVE, ABSOLUTE = 1e-4, 1e-5
+MAX_S = 60.0
+FATAL = 4
+
+Feeds = Mapping[str, np.ndarray[Any, Any]]
+
+
+class OnnxReference:
+    """One file, opened when it is first asked."""
+
+    def __init__(self, path: Path, model: OnnxModel, offsets: Sequence[Offsets]) -> None:
+        self._path, self._model = path, model
+        self._offsets = {pair.ids: pair for pair in offsets}
+
+    def check(self, samples: Sequence[tuple[Feeds, Feeds]]) -> list[str]:
+        """Compares outputs with the file's own. samples: what is fed, by node; outputs by name.
+
+        Returns what is to be said of it: that it could not be compared, where ONNX Runtime does not take the file.
+        Raises BadInput where they differ.
+        """
+        try:
+            session = self._session()
+        except Exception as error:
+            return [f"not compared with ONNX Runtime, which does not take the file: {type(error).__name__}"]
+        for feeds, outputs in samples:
+            full, fed = self._fed(feeds)
+            if not full.any():
+                continue
+            names = [name for name in outputs if name in self._model.body.outputs]
+            try:
+                wanted = self._run(session, names, fed)
+            except Exception as error:
+                return [f"not compared with ONNX Runtime, which fails on samples: {type(error).__name__}"]
+            for name, array in zip(names, wanted):
+                self._compare(name, np.asarray(outputs[name], np.float64), np.asarray(array, np.float64), full)
+        return []
+
+    def _compare(self, name: str, got: Any, wanted: Any, full: Any) -> None:
+        if got.ndim and len(got) == len(full):
+            got = got[full]
+        known = ~np.isnan(wanted)
+        if got.shape != wanted.shape:
+            raise BadInput(
+                f"output {name[:64]!r}: shape {list(wanted.shape)} as ONNX Runtime's wanted, got {list(got.shape)}"
+            )
+        if not np.allclose(got[known], wanted[known], rtol=RELATIVE, atol=ABSOLUTE):
+            worst = float(np.abs(got[known] - wanted[known]).max())
+            raise BadInput(f"output {name[:64]!r} is off by {worst:.3g} from ONNX Runtime's")
+
+    def _fed(self, feeds: Feeds) -> tuple[Any, dict[str, Any]]:
+        """Which rows have no empty bag, and these rows as the file's inputs."""
+        pairs = self._offsets
+        lengths = {name: np.diff(feeds[f"input/{plain(name)}/row_splits"]) for name in pairs}
+        rows = [len(n) for n in lengths.values()]
+        rows += [len(v) for k, v in feeds.items() if not k.endswith(("/values", "/row_splits"))]
+        full = np.ones(rows[0], bool)
+        for each in lengths.values():
+            full &= each > 0
+        kinds = {given.name: given.dtype for given in self._model.inputs}
+        fed: dict[str, Any] = {}
+        for name, pair in pairs.items():
+            fed[name] = feeds[f"input/{plain(name)}/values"][np.repeat(full, lengths[name])]
+            splits = np.concatenate([[0], np.cumsum(lengths[name][full])])
+            fed[pair.offsets] = (splits if pair.ends else splits[:-1]).astype(kinds[pair.offsets])
+        for given in self._model.inputs:
+            if given.name not in fed:
+                fed[given.name] = feeds[f"input/{plain(given.name)}"][full]
+        return full, fed
+
+    def _session(self) -> Any:
+        proto = load_proto(self._path)
+        wanted, kept = {info.name for info in proto.graph.output}, []
+        for node in reversed(proto.graph.node):
+            if not wanted.isdisjoint(node.output):
+                kept.append(node)
+                wanted.update(_taken(node))
+        nodes = [type(node).FromString(node.SerializeToString()) for node in reversed(kept)]
+        del proto.graph.node[:]
+        proto.graph.node.extend(nodes)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads, options.log_severity_level = 2, FATAL
+        outside = [t.name for t in proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+        # They must outlive the constructor below.
+        arrays = [np.asarray(self._model.body.weights[name], order="C") for name in outside]
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
+        if outside:
+            options.add_external_initializers(outside, values)
+        data = proto.SerializeToString()
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+    def _run(self, session: Any, names: list[str], fed: Mapping[str, Any]) -> Any:
+        given = {info.name for info in session.get_inputs()}
+        options = onnxruntime.RunOptions()
+        options.log_severity_level = FATAL
+        timer = threading.Timer(MAX_S, setattr, (options, "terminate", True))
+        timer.start()
+        try:
+            return session.run(names, {name: value for name, value in fed.items() if name in given}, options)
+        finally:
+            timer.cancel()
+
+
+def _taken(node: Any) -> set[str]:
+    """What a node takes, in the bodies inside it too."""
+    taken = set(node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            taken |= {info.name for info in graph.output}
+            for inner in graph.node:
+                taken |= _taken(inner)
+    return taken

@@ -1,0 +1,96 @@
+"""An ONNX file written as a SavedModel, which is how it gets into the one graph that all imports become.
+
+Its inputs are the file's, but that ids and offsets of an EmbeddingBag are one ragged input under the name of the ids.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from freshet_serving.compiler.frameworks import quiet, saved_model_pb2, tf
+from freshet_serving.compiler.imports.onnx_graph.bags import Offsets, find_bags, splits_of
+from freshet_serving.compiler.imports.onnx_graph.branches import decided
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxBody, OnnxInput, OnnxModel, read_onnx
+from freshet_serving.compiler.imports.onnx_graph.reference_check import OnnxReference
+from freshet_serving.compiler.imports.onnx_graph.translation import Translation, weights_of
+from freshet_serving.processor.errors import BadInput, FreshetError
+
+SIGNATURE = "serving_default"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedOnnx:
+    """ragged: inputs of the signature that belong together, as open_source() takes them. proof: what the file itself
+    gives."""
+
+    ragged: dict[str, tuple[str, ...]]
+    reference_check: OnnxReference
+
+
+def save_onnx(path: Path, folder: Path) -> SavedOnnx:
+    """Writes an ONNX file as a SavedModel into `folder`; raises BadInput or TooLarge."""
+    model = read_onnx(path)
+    model = OnnxModel(model.inputs, decided(model.body), model.opset)
+    body, offsets = find_bags(model)
+    try:
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            names = _save(model, body, offsets, folder)
+    except FreshetError:
+        raise
+    except Exception as error:
+        raise BadInput(f"source: TensorFlow cannot hold the graph: {type(error).__name__}") from None
+    _rename(folder / "saved_model.pb", names)
+    return SavedOnnx(
+        {pair.ids: (pair.ids, splits_of(pair.ids)) for pair in offsets}, OnnxReference(path, model, offsets)
+    )
+
+
+def _save(model: OnnxModel, body: OnnxBody, offsets: list[Offsets], folder: Path) -> dict[str, str]:
+    """Writes the module; returns what the signature's names stand for."""
+    pairs = {pair.ids: pair for pair in offsets}
+    taken = {pair.offsets for pair in offsets}
+    kinds = {given.name: given.dtype for given in model.inputs}
+    fed = [given for given in model.inputs if given.name not in taken]
+    fed += [OnnxInput(splits_of(name), np.dtype(np.int64), (None,)) for name in pairs]
+    weights = weights_of(body)
+
+    def score(*tensors: Any) -> dict[str, Any]:
+        given = {one.name: tensor for one, tensor in zip(fed, tensors)}
+        for pair in pairs.values():
+            splits = given[splits_of(pair.ids)]
+            given.setdefault(pair.offsets, tf.cast(splits if pair.ends else splits[:-1], kinds[pair.offsets]))
+        found = Translation(body, weights, model.opset, given).run()
+        return {f"output{i}": found[name] for i, name in enumerate(body.outputs)}
+
+    specs = [tf.TensorSpec(one.dims, _dtype(one), name=f"input{i}") for i, one in enumerate(fed)]
+    module = tf.Module()
+    module.held = list(weights.variables.values())
+    module.score = tf.function(score, input_signature=specs, autograph=False)
+    tf.saved_model.save(module, str(folder), signatures={SIGNATURE: module.score})
+    names = {f"input{i}": one.name for i, one in enumerate(fed)}
+    return names | {f"output{i}": name for i, name in enumerate(body.outputs)}
+
+
+def _dtype(given: OnnxInput) -> Any:
+    return tf.string if given.dtype.hasobject else tf.as_dtype(given.dtype)
+
+
+def _rename(path: Path, names: Mapping[str, str]) -> None:
+    """Puts the file's names into the signature: TensorFlow would only take some of them."""
+    saved = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    for meta in saved.meta_graphs:
+        signature = meta.signature_def[SIGNATURE]
+        for entries in (signature.inputs, signature.outputs):
+            infos = {names[key]: info for key, info in entries.items()}
+            copies = {name: type(info).FromString(info.SerializeToString()) for name, info in infos.items()}
+            entries.clear()
+            for name, info in copies.items():
+                entries[name].CopyFrom(info)
+    path.write_bytes(saved.SerializeToString())

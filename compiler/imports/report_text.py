@@ -1,0 +1,97 @@
+"""The report of an import as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from freshet_serving.compiler.imports.boundary import Boundary
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.repository.version import GRAPH, MANIFEST, VersionReader
+
+SIDES = {
+    "tables": "replaced by lookups in tables, and by the engine's own transforms",
+    "stage": "run by TensorFlow on the CPU, once a request",
+    "dense": "compiled: the dense graph",
+}
+
+
+def report_of(source: Path, signature: str) -> dict[str, Any]:
+    """The report of a package's cut, from its manifest; of a SavedModel's, Keras or ONNX file's, by
+    opening it."""
+    if (source / MANIFEST).is_file():
+        manifest = VersionReader(source.resolve()).manifest
+        report = manifest.notes.get("import")
+        return report if isinstance(report, dict) else _of_package(source, manifest)
+    from freshet_serving.compiler.imports.importer import ImportOptions, analyse
+
+    return analyse(source, ImportOptions(signature))
+
+
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """A report in lines: which operations went where and why, what is handed over, sizes and FLOPs."""
+    sides, boundary = report["sides"], report["boundary"]
+    yield f"{report['source']}, signature {report['signature']}"
+    for note in report["notes"]:
+        yield f"  note: {note}"
+    for side, meaning in SIDES.items():
+        counts = sides[side]
+        yield f"  {side}: {sum(counts.values())} operations, {meaning}"
+        if counts:
+            yield "    " + ", ".join(f"{op} {n}" if n > 1 else op for op, n in counts.items())
+    reasons = {op: why for op, why in report["reasons"].items() if not why.startswith("feeds ")}
+    if reasons:
+        yield "  why not in the dense graph"
+        for op, why in reasons.items():
+            yield f"    {op}: {why}"
+    # Packages of earlier versions say nothing of it.
+    if report.get("staged"):
+        yield "  why the stage computes it"
+        for one in report["staged"]:
+            yield f"    {one['what']} (from {one['inputs']}): {one['why']}"
+    yield f"  handed over: {len(boundary)} tensors, {boundary[-1]['columns'][1] if boundary else 0} columns"
+    for pair in boundary:
+        first, last = pair["columns"]
+        shape = ", ".join("n" if d == -1 else str(d) for d in pair["shape"])
+        yield (
+            f"    {pair['sender']} (from {pair['input']}) -> x[:, {first}:{last}]: "
+            f"{pair['tensor']} {pair['dtype']} [{shape}]"
+        )
+    nbytes = report["nbytes"]
+    yield f"  {report['flops']:,} FLOPs a row; {nbytes['weights']:,} bytes of weights, {nbytes['tables']:,} of tables"
+
+
+def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
+    """The cut of a package that was trained here: features are one side, graph/ the other."""
+    from freshet_serving.compiler.dense.dense_graph import DenseGraph
+
+    reader = VersionReader(source.resolve())
+    if not (source / GRAPH).is_dir():
+        raise BadInput("graph: the version has no graph/")
+    graph = DenseGraph.load(source / GRAPH, reader.dense())
+    counts: dict[str, int] = {}
+    for node in graph.concrete.graph.as_graph_def().node:
+        if node.op not in ("Placeholder", "NoOp", "Identity"):
+            counts[node.op] = counts.get(node.op, 0) + 1
+    features = {f.name: f for f in manifest.features}
+    pairs = [
+        {**pair.to_json(), "op": features[pair.tensor].kind, "input": features[pair.tensor].input, "features": 1}
+        for pair in Boundary.of(manifest).pairs
+    ]
+    files = manifest.files
+    return {
+        "source": f"package, {manifest.arch}",
+        "signature": "serving_default",
+        "notes": [],
+        "sides": {"dense": dict(sorted(counts.items())), "stage": {}, "tables": {}},
+        "reasons": {},
+        "staged": [],
+        "boundary": pairs,
+        "flops": sum(2 * int(w.size) for w in graph.weights.values() if w.ndim == 2),
+        "nbytes": {
+            "weights": sum(int(w.nbytes) for w in graph.weights.values()),
+            "tables": sum(file.nbytes for name, file in files.items() if name.startswith("tables/")),
+        },
+    }

@@ -1,0 +1,103 @@
+"""All that is measured of scored rows, of each label: AUC, grouped AUC, log-loss, calibration, slices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.evaluation.calibration import expected_calibration_error
+from freshet_serving.models.evaluation.quality import ScoredRows
+from freshet_serving.models.evaluation.slices import GroupedAuc, GroupedAucResult, Slice, Slices, row_metrics
+from freshet_serving.processor.columns import Column
+
+Line = dict[str, Any]
+
+
+class LabelMetrics:
+    """The metrics of one label. slices: by column."""
+
+    def __init__(self, by: Sequence[str], group: str) -> None:
+        """group: "" for no grouped AUC."""
+        self.scored = ScoredRows()
+        self.slices = {name: Slices() for name in by}
+        self._group, self._grouped = group, GroupedAuc()
+
+    def add(
+        self,
+        columns: Mapping[str, Column],
+        labels: NDArray[np.float32],
+        scores: NDArray[np.float32],
+        weights: NDArray[np.float32] | None,
+    ) -> None:
+        self.scored.add(labels, scores, weights)
+        for name, slices in self.slices.items():
+            slices.add(columns[name], labels, scores, weights)
+        if self._group:
+            self._grouped.add(columns[self._group], labels, scores, weights)
+
+    def grouped(self) -> GroupedAucResult | None:
+        return self._grouped.result() if self._group else None
+
+    def sliced(self) -> Iterator[tuple[str, Slice]]:
+        """(column, slice)."""
+        for name, slices in self.slices.items():
+            yield from ((name, line) for line in slices.lines())
+
+
+class EvaluationMetrics:
+    """The metrics of rows, batch by batch. labels: by name, the main one first."""
+
+    def __init__(self, labels: Sequence[str], by: Sequence[str] = (), group: str = "") -> None:
+        self.group = group
+        self.labels = {name: LabelMetrics(by, group) for name in labels}
+
+    @property
+    def main(self) -> LabelMetrics:
+        return next(iter(self.labels.values()))
+
+    def add(
+        self,
+        columns: Mapping[str, Column],
+        labels: NDArray[np.float32],
+        scores: NDArray[np.float32],
+        weights: NDArray[np.float32] | None = None,
+    ) -> None:
+        """columns: at least those of slices and group, n rows; labels, scores: [n], or [n, labels]; weights: [n]."""
+        for i, each in enumerate(self.labels.values()):
+            one = labels.ndim == 1
+            each.add(columns, labels if one else labels[:, i], scores if one else scores[:, i], weights)
+
+    def __len__(self) -> int:
+        return len(self.main.scored)
+
+    def lines(self) -> Iterator[Line]:
+        """Flat JSON-able objects: what = 'all', 'decile' or 'slice'; None for what there is no number of."""
+        for label, each in self.labels.items():
+            scored, parts = each.scored, each.scored.deciles()
+            whole = row_metrics(scored.tally.counts())
+            line = {
+                "what": "all",
+                "label": label,
+                **(asdict(whole[0]) if whole else {"rows": 0}),
+                "auc_error": scored.auc_error(),
+                "calibration_error": expected_calibration_error(parts),
+                "not_scored": scored.tally.lost,
+            }
+            if (grouped := each.grouped()) is not None:
+                line |= {"group": self.group}
+                line |= {f"grouped_{key}": value for key, value in asdict(grouped).items()}
+            yield _json_able(line)
+            for part in parts:
+                yield _json_able({"what": "decile", "label": label, **asdict(part)})
+            for name, one in each.sliced():
+                about = {"what": "slice", "label": label, "by": name, "value": one.value, "others": one.others}
+                yield _json_able(about | asdict(one.metrics))
+
+
+def _json_able(line: Line) -> Line:
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}

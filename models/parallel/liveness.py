@@ -1,0 +1,115 @@
+"""Who of the processes on one machine is there, and who was the first to go: mpiexec does not say it reliably.
+
+Every process keeps a connection to the one that launched them, says its rank and its process' number, and, before it
+ends with an error of its own, the status it will end with. A connection ends when its process does, however that does,
+and before mpiexec has had time to end the others: so the first that ends without a word is the one that died.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import tempfile
+import threading
+from pathlib import Path
+
+SOCKET = "FRESHET_LIVENESS_SOCKET"
+"""The variable by which processes find the launcher's socket."""
+
+
+class LivenessRegistry:
+    """The launcher's side; a context manager. pids: by rank. gone: ranks in the order in which they ended. failed: the
+    status that rank 0 has said it will end with."""
+
+    def __init__(self) -> None:
+        self.pids: dict[int, int] = {}
+        self.gone: list[int] = []
+        self.failed: int | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="freshet-")
+        self.path = Path(self._folder.name) / "roll"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(self.path))
+        self._listener.listen()
+        self._ended, self._end = socket.socketpair()
+        self._thread = threading.Thread(target=self._follow, name="roll", daemon=True)
+
+    def __enter__(self) -> LivenessRegistry:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._end.close()
+        self._thread.join()
+        self._listener.close()
+        self._ended.close()
+        self._folder.cleanup()
+
+    def _follow(self) -> None:
+        """Until the end, and then what was said before it."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._ended, selectors.EVENT_READ)
+            said: dict[socket.socket, str] = {}
+            while True:
+                ready = [key.fileobj for key, _ in selector.select()]
+                for source in ready:
+                    if source is self._listener:
+                        connection, _ = self._listener.accept()
+                        said[connection] = ""
+                        selector.register(connection, selectors.EVENT_READ)
+                    elif isinstance(source, socket.socket) and source in said:
+                        if text := _received(source):
+                            said[source] += text
+                            self._note(said[source])
+                        else:
+                            selector.unregister(source)
+                            source.close()
+                            self._leave(said.pop(source))
+                if ready == [self._ended]:
+                    for connection in said:
+                        connection.close()
+                    return
+
+    def _note(self, said: str) -> None:
+        for line in said.split("\n")[:-1]:
+            what, *numbers = line.split()
+            if what == "rank":
+                self.pids[int(numbers[0])] = int(numbers[1])
+            elif what == "failed":
+                self.failed = int(numbers[0])
+
+    def _leave(self, said: str) -> None:
+        if said.startswith("rank "):
+            self.gone.append(int(said.split()[1]))
+
+
+def _received(connection: socket.socket) -> str:
+    try:
+        return connection.recv(1 << 12).decode()
+    except ConnectionError:
+        return ""
+
+
+class LivenessClient:
+    """A process' side: tells the launcher, if there is one, that it is here, for as long as it is."""
+
+    def __init__(self, rank: int) -> None:
+        path = os.environ.get(SOCKET)
+        self._connection: socket.socket | None = None
+        if path is not None:
+            self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._connection.connect(path)
+            self._say(f"rank {rank} {os.getpid()}")
+
+    def failing(self, status: int) -> None:
+        """This process is about to end with that status, by an error of its own."""
+        self._say(f"failed {status}")
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def _say(self, line: str) -> None:
+        if self._connection is not None:
+            self._connection.sendall(f"{line}\n".encode())

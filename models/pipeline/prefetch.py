@@ -1,0 +1,125 @@
+"""Work done ahead: each stage of a chain in a thread of its own, with a bounded queue behind it.
+
+Invariants. Items come out in the order in which they went in, each once. A stage works on one item at a time and is at
+most `depth` items ahead of whoever takes from it: memory is bounded by that. An error of a stage, or of the items
+themselves, is raised where the items come out, after all that came before it. Whoever stops taking ends the threads: at
+close() they have stopped, and the items' own generator is closed in the thread that ran it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+DEPTH = 2
+
+
+class QueueClosed(Exception):
+    """There is nothing more to take, or nobody takes any longer."""
+
+
+class BoundedQueue(Generic[T]):
+    """Items between two threads, at most `size`. Whoever found it full goes on when half of it is free: where steps are
+    short, to wake a thread for each item takes longer than the item."""
+
+    def __init__(self, size: int) -> None:
+        self._items: deque[T] = deque()
+        self._size, self._changed, self._ended = size, threading.Condition(), False
+
+    def put(self, item: T) -> None:
+        """Waits for room; raises Ended once nobody takes any longer."""
+        with self._changed:
+            if len(self._items) >= self._size:
+                self._changed.wait_for(lambda: self._ended or len(self._items) <= self._size // 2)
+            if self._ended:
+                raise QueueClosed
+            self._items.append(item)
+            if len(self._items) == 1:
+                self._changed.notify_all()
+
+    def take(self) -> T:
+        """Waits for an item; raises Ended once there is none and none will come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._ended)
+            if not self._items:
+                raise QueueClosed
+            item = self._items.popleft()
+            if len(self._items) == self._size // 2:
+                self._changed.notify_all()
+            return item
+
+    def end(self) -> None:
+        """Nothing more is put; what is there can still be taken."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+
+class PrefetchPipeline(Iterator[Any]):
+    """items, each through all stages one after another, worked on ahead of whoever iterates."""
+
+    def __init__(self, items: Iterable[Any], *stages: Callable[[Any], Any], depth: int = DEPTH) -> None:
+        self._queues: list[BoundedQueue[Any]] = [BoundedQueue(depth) for _ in range(1 + len(stages))]
+        self._error: BaseException | None = None
+        sources = [iter(items), *map(_taken, self._queues)]
+        works = [None, *stages]
+        self._threads = [
+            threading.Thread(target=self._run, args=(source, work, queue), name="ahead", daemon=True)
+            for source, work, queue in zip(sources, works, self._queues)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __next__(self) -> Any:
+        try:
+            return self._queues[-1].take()
+        except QueueClosed:
+            self._join()
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error from None
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """Stops the threads, wherever they are."""
+        for queue in self._queues:
+            queue.end()
+        self._join()
+
+    def __enter__(self) -> PrefetchPipeline:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, source: Iterator[Any], work: Callable[[Any], Any] | None, queue: BoundedQueue[Any]) -> None:
+        try:
+            for item in source:
+                queue.put(item if work is None else work(item))
+        except QueueClosed:
+            pass
+        except BaseException as error:
+            self._error = error
+        finally:
+            queue.end()
+            if close := getattr(source, "close", None):
+                close()
+
+
+def _taken(queue: BoundedQueue[Any]) -> Iterator[Any]:
+    try:
+        while True:
+            try:
+                yield queue.take()
+            except QueueClosed:
+                return
+    finally:
+        queue.end()

@@ -1,0 +1,201 @@
+"""A Keras model and the package that it was imported as: which variable is which table or dense weight, and which row
+of an embedding matrix is which key.
+
+Names follow from variables' paths (docs/how-to/import.md): `user_rows/embeddings` is table `user_rows.embeddings`, and
+`user_rows.embeddings-2` where the variable is looked up by other keys too. Keys are row numbers, or what the vocabulary
+of the lookup layer before the embedding says; the keys that the package was published with tell whether that is right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.publishing.difference import places_of
+from freshet_serving.models.publishing.key_ids import hashed, takes_integers, takes_strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.manifest import Manifest, TableEntry
+
+Int64s = NDArray[np.int64]
+# Layers that hand ids on as they are, between a lookup and an embedding.
+PASSING = ("Reshape", "Flatten", "ExpandDims", "Squeeze", "Identity", "Dropout", "Cast")
+LOOKUPS = ("StringLookup", "IntegerLookup")
+
+
+@dataclass(frozen=True, slots=True)
+class RowKeys:
+    """Keys int64 [n] and the rows of the matrix that they have, [n]; unknown: the row of all other keys, -1 for
+    none."""
+
+    keys: Int64s
+    rows: Int64s
+    unknown: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class VariableMapping:
+    """A model's variables as a package's. left_out: by path, what the package does not have and must not move."""
+
+    tables: list[tuple[TableEntry, RowKeys, Any]]
+    dense: dict[str, Any]
+    left_out: dict[str, Any]
+
+
+def map_variables(
+    model: Any, manifest: Manifest, given: Mapping[str, Any], published_keys: Callable[[str], Int64s]
+) -> VariableMapping:
+    """given: by layer or table, the key of each row; published_keys: of a table, the keys that it was published with.
+
+    Raises BadInput for a trained variable that the package does not have, and for rows that no key can be told of.
+    """
+    tables: list[tuple[TableEntry, RowKeys, Any]] = []
+    dense: dict[str, Any] = {}
+    left_out: dict[str, Any] = {}
+    trained = {id(v) for v in model.trainable_variables}
+    layers = {id(v): layer for layer in every_layer(model) for v in getattr(layer, "variables", ()) if _owns(layer, v)}
+    used: set[str] = set()
+    for variable in model.variables:
+        shape = [int(n) for n in variable.shape]
+        entries = _entries(manifest, variable.path, shape)
+        name = _dense_name(manifest, variable.path, shape)
+        if entries:
+            for entry in entries:
+                used |= {entry.name, getattr(layers.get(id(variable)), "name", "")}
+                keys = _row_keys(manifest, entry, shape[0], layers.get(id(variable)), given, published_keys)
+                tables.append((entry, keys, variable))
+                if id(variable) in trained:
+                    manifest.check_reachable(entry.name)
+        if name is not None:
+            dense[name] = variable
+        if entries or name is not None:
+            continue
+        if id(variable) in trained:
+            known = ", ".join([*(t.name for t in manifest.tables), *manifest.dense])[:300] or "none"
+            raise BadInput(
+                f"variable {variable.path!r} of shape {shape} is trained and none of the package's tables and weights: "
+                f"{known}"
+            )
+        if "float" in str(variable.dtype):
+            left_out[variable.path] = variable
+    for name in given.keys() - used:
+        raise BadInput(f"keys: an embedding layer or a table wanted, got {name[:64]!r}")
+    return VariableMapping(tables, dense, left_out)
+
+
+def every_layer(model: Any) -> Iterator[Any]:
+    """A model's layers, those of models inside it too."""
+    flatten = getattr(model, "_flatten_layers", None)
+    yield from flatten() if flatten is not None else model.layers
+
+
+def _owns(layer: Any, variable: Any) -> bool:
+    return any(variable is own for own in (*layer._trainable_variables, *layer._non_trainable_variables))
+
+
+def _entries(manifest: Manifest, path: str, shape: Sequence[int]) -> list[TableEntry]:
+    """The tables of a variable: called after it, whatever models it lies in, and of its width."""
+    if len(shape) != 2:
+        return []
+    for name in _shorter(path):
+        base = re.escape(re.sub(r"[^A-Za-z0-9_.-]", "_", name.replace("/", ".")))
+        found = [t for t in manifest.tables if re.fullmatch(rf"{base}(-\d+)?", t.name) and t.dim == shape[1]]
+        if found:
+            return found
+    return []
+
+
+def _dense_name(manifest: Manifest, path: str, shape: Sequence[int]) -> str | None:
+    return next((name for name in _shorter(path) if manifest.dense.get(name) == list(shape)), None)
+
+
+def _shorter(path: str) -> Iterable[str]:
+    """A path, and without the outer models that an export leaves out: two words at least."""
+    words = path.split("/")
+    return ["/".join(words[at:]) for at in range(max(1, len(words) - 1))]
+
+
+def _row_keys(
+    manifest: Manifest,
+    entry: TableEntry,
+    rows: int,
+    layer: Any,
+    given: Mapping[str, Any],
+    published_keys: Callable[[str], Int64s],
+) -> RowKeys:
+    called = entry.name if entry.name in given else getattr(layer, "name", "")
+    if called in given:
+        return _given_keys(manifest, entry, rows, given[called])
+    computed = {source.name for source in manifest.sources} - {given.name for given in manifest.inputs}
+    staged = any(f.table == entry.name and f.input in computed for f in manifest.features)
+    candidates = [] if staged and takes_integers(manifest, entry.name) else list(_lookups(layer))
+    wanted = np.sort(published_keys(entry.name))
+    for lookup in candidates:
+        found = _vocabulary(entry, lookup, takes_strings(manifest, entry.name))
+        if found is not None and (fitting := _fitting(found, wanted, rows)) is not None:
+            return fitting
+    if takes_integers(manifest, entry.name):
+        plain = _fitting(RowKeys(np.arange(rows), np.arange(rows)), wanted, rows)
+        if plain is not None:
+            return plain
+    layer_name = getattr(layer, "name", entry.name)
+    raise BadInput(
+        f"table {entry.name!r}: which row of layer {layer_name!r} is which key cannot be told: "
+        f"keys={{{layer_name!r}: [the key of each row, None for no key]}} wanted"
+    )
+
+
+def _given_keys(manifest: Manifest, entry: TableEntry, rows: int, given: Any) -> RowKeys:
+    listed = given.tolist() if isinstance(given, np.ndarray) else list(given)
+    if len(listed) > rows:
+        raise BadInput(f"keys of {entry.name!r}: at most {rows} wanted, one a row, got {len(listed)}")
+    at = np.array([i for i, key in enumerate(listed) if key is not None], np.int64)
+    chosen = [key for key in listed if key is not None]
+    words = all(isinstance(key, (str, bytes)) for key in chosen)
+    if not (takes_strings if words else takes_integers)(manifest, entry.name):
+        raise BadInput(f"keys of {entry.name!r}: {'integers' if words else 'strings'} wanted, as its features are")
+    return RowKeys(hashed(chosen, entry.hash_seed) if words else np.array(chosen, np.int64), at)
+
+
+def _lookups(layer: Any) -> Iterator[Any]:
+    """The lookup layers right before a layer, wherever it is called."""
+    for node in getattr(layer, "_inbound_nodes", ()):
+        for tensor in node.arguments.keras_tensors:
+            at = tensor
+            while at is not None:
+                operation = at._keras_history.operation
+                if type(operation).__name__ in LOOKUPS:
+                    yield operation
+                before = operation._inbound_nodes[at._keras_history.node_index].arguments.keras_tensors
+                at = before[0] if type(operation).__name__ in PASSING and len(before) == 1 else None
+
+
+def _vocabulary(entry: TableEntry, lookup: Any, strings: bool) -> RowKeys | None:
+    """Keys of a lookup layer that has one out-of-vocabulary index or none; None for any other."""
+    if getattr(lookup, "num_oov_indices", 1) > 1 or strings != (type(lookup).__name__ == "StringLookup"):
+        return None
+    words = list(lookup.get_vocabulary(include_special_tokens=True))
+    masks = lookup.mask_token is not None
+    unknown = int(masks) if lookup.num_oov_indices else -1
+    at = np.array([i for i in range(len(words)) if i != unknown], np.int64)
+    chosen = [words[i] for i in at]
+    if strings:
+        return RowKeys(
+            hashed([str(word) if not isinstance(word, bytes) else word for word in chosen], entry.hash_seed),
+            at,
+            unknown,
+        )
+    return RowKeys(np.array(chosen, np.int64), at, unknown)
+
+
+def _fitting(found: RowKeys, wanted: Int64s, rows: int) -> RowKeys | None:
+    """Those of the keys that the package was published with, if all of them are there."""
+    order = np.argsort(found.keys)
+    at, here = places_of(found.keys[order], wanted)
+    if not here.all() or (len(at) and int(found.rows[order[at]].max()) >= rows):
+        return None
+    return RowKeys(wanted, found.rows[order[at]], found.unknown)

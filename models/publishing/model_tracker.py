@@ -1,0 +1,327 @@
+"""What callback and hook share: which rows and weights of a trainer moved since they were published, and when to
+publish.
+
+A table is tracked in one of two ways. Where the optimizer moves touched rows alone and says which (its gradients are
+sparse), those are collected: publishing costs what moved. Otherwise all rows are compared with a copy of what was
+published, bit by bit: that is exact for every optimizer, and costs a copy of the table and a look at all of it.
+
+Invariants
+- Nothing is forgotten before it is published: a publication that fails is made up for by the next one.
+- Where it is not known what is served (at the beginning, or when a table changes its way), the table is compared with
+  what is served, whole. So after a kill, whatever was published by then, what is served is what the trainer has.
+- What a rollback undid is put back into the trainer before anything is published.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.publishing.difference import (
+    PIECE,
+    Float32s,
+    Int64s,
+    bits,
+    differs,
+    places_of,
+    table_difference,
+)
+from freshet_serving.models.publishing.rollback_patch import RollbackPatch
+from freshet_serving.processor.errors import BadInput, NotReady, ParentRolledBack
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.package.manifest import Manifest, TableEntry
+from freshet_serving.processor.repository.log.contents import VersionContents
+
+BEGINNINGS = MODEL, SERVED = "model", "served"
+EVERY_S = 1.0
+SHARE = 0.1
+"""Publishing by time takes this share of the time at most."""
+LOG = logging.getLogger("freshet")
+
+
+class SupportsPublish(Protocol):
+    """What is wanted of a Publisher (models.publishing.publisher)."""
+
+    manifest: Manifest
+
+    @property
+    def generation(self) -> Generation: ...
+    def check_start(self) -> None: ...
+    def undone(self) -> RollbackPatch | None: ...
+    def take_served(self) -> VersionContents: ...
+    def served(self) -> VersionContents: ...
+    def ids(self, table: str, keys: Any) -> Int64s: ...
+    def published_keys(self, table: str) -> Int64s: ...
+    def publish(
+        self,
+        rows: Mapping[str, tuple[Any, Any]] | None = None,
+        removed: Mapping[str, Any] | None = None,
+        dense: Mapping[str, Any] | None = None,
+        event_time: tuple[float, float] | None = None,
+        events: int = 0,
+        hashed: bool = False,
+    ) -> Generation: ...
+
+
+class Matrix(Protocol):
+    """A trainer's embedding matrix. rows: int64 [m], which of its rows."""
+
+    def read(self, rows: Int64s) -> Float32s: ...
+    def write(self, rows: Int64s, values: Float32s) -> None: ...
+    def touched(self) -> Int64s | None:
+        """Rows that may have moved since the last call; None where that is not known."""
+
+
+class Weight(Protocol):
+    """A trainer's dense weight, float32, whole."""
+
+    def read(self) -> Float32s: ...
+    def write(self, value: Float32s) -> None: ...
+
+
+class TrackedTable:
+    """One table of a package, as rows of a trainer's matrix."""
+
+    def __init__(self, entry: TableEntry, keys: Int64s, rows: Int64s, matrix: Matrix, compare: bool = False) -> None:
+        """keys int64 [n], distinct: those of the matrix's rows [n]. compare: never mind which rows were touched."""
+        order = np.argsort(keys)
+        self.entry, self.keys, self._rows, self._matrix = entry, keys[order], rows[order], matrix
+        self.default = np.zeros(entry.dim, np.float32)
+        if entry.default:
+            self.default[:] = entry.default
+        if (self.keys[1:] == self.keys[:-1]).any():
+            raise BadInput(f"table {entry.name!r}: distinct keys wanted for its rows")
+        self.compare, self._known = compare, False
+        self._copy: Float32s | None = None
+        none = np.zeros(len(keys), np.bool_)
+        self._pending, self._gone, self._dropping = none, none.copy(), none.copy()
+        self._place = np.full(int(rows.max(initial=-1)) + 1, -1, np.int64)
+        self._place[self._rows] = np.arange(len(keys))
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def gone(self) -> NDArray[np.bool_]:
+        """Which of the keys were removed, or were not served any more after a rollback: bool [n]."""
+        return self._gone.copy()
+
+    def read(self, places: Int64s) -> Float32s:
+        """The trainer's rows, float32 [m, dim], at places among the keys."""
+        return np.ascontiguousarray(self._matrix.read(self._rows[places]), np.float32)
+
+    def places(self, keys: Int64s) -> Int64s:
+        """Where these keys are; raises BadInput for one that is none of the table's."""
+        at, here = places_of(self.keys, keys)
+        if not here.all():
+            raise BadInput(f"table {self.name!r}: one of the trainer's keys wanted, got {int(keys[~here][0])}")
+        return at
+
+    def remove(self, keys: Int64s) -> None:
+        at = self.places(keys)
+        self._dropping[at] |= ~self._gone[at]
+        self._gone[at], self._pending[at] = True, False
+
+    def restore(self, keys: Int64s) -> None:
+        at = self.places(keys)
+        self._pending[at] |= self._gone[at]
+        self._gone[at] = self._dropping[at] = False
+
+    def moved(self, served: Callable[[], VersionContents]) -> TableDelta:
+        """What is to be published. served: asked where it is not known what is served."""
+        self._note()
+        kept = np.flatnonzero(~self._gone)
+        if not self._known:
+            return table_difference(served(), self.name, self.keys[kept], lambda places: self.read(kept[places]))
+        if self._copy is not None:
+            for at in range(0, len(self.keys), PIECE):
+                piece = np.arange(at, min(at + PIECE, len(self.keys)))
+                self._pending[piece] |= differs(self.read(piece), self._copy[piece])
+        places = np.flatnonzero(self._pending & ~self._gone)
+        return TableDelta(self.keys[places], self.read(places), self.keys[self._dropping])
+
+    def published(self, delta: TableDelta) -> None:
+        """Notes that what moved() returned is served now."""
+        if self.compare and (self._copy is None or not self._known):
+            self._copy = self.read(np.arange(len(self.keys)))
+        elif self._copy is not None:
+            self._copy[self.places(delta.keys)] = delta.rows
+        self._known = True
+        self._pending[:] = self._dropping[:] = False
+
+    def put_back(self, keys: Int64s, rows: Float32s, removed: Int64s) -> None:
+        """Makes these rows what is served; keys that the trainer has no row for are none of its business."""
+        for some, values, gone in ((keys, rows, False), (removed, np.tile(self.default, (len(removed), 1)), True)):
+            at, here = places_of(self.keys, some)
+            at = at[here]
+            self._set(at, values[here])
+            self._pending[at] = False
+            # What the trainer removed a moment ago stays so, and is removed where it is served.
+            self._gone[at] = True if gone else self._dropping[at]
+            if gone:
+                self._dropping[at] = False
+
+    def take(self, contents: VersionContents) -> None:
+        """Makes all rows what is served."""
+        there, rows = contents.rows(self.name, self.keys)
+        rows[~there] = self.default
+        self._set(np.arange(len(self.keys)), rows)
+        self._gone, self._known = ~there, True
+        self._pending[:] = self._dropping[:] = False
+        self._note(forget=True)
+        self._copy = rows if self.compare else None
+
+    def _set(self, places: Int64s, rows: Float32s) -> None:
+        self._matrix.write(self._rows[places], rows)
+        if self._copy is not None:
+            self._copy[places] = rows
+
+    def _note(self, forget: bool = False) -> None:
+        rows = self._matrix.touched()
+        if rows is None and not self.compare:
+            self.compare, self._known = True, False
+        if rows is not None and not forget:
+            places = self._place[rows[rows < len(self._place)]]
+            self._pending[places[places >= 0]] = True
+
+
+class PublishInterval:
+    """When to publish: every so many batches, or every so many seconds, then for no more than a share of the time."""
+
+    def __init__(self, every_s: float, every_batches: int | None, now_s: Callable[[], float] = time.monotonic) -> None:
+        if every_batches is not None and every_batches < 1:
+            raise BadInput(f"every_batches: 1 or more wanted, got {every_batches}")
+        if not every_s >= 0:
+            raise BadInput(f"every_s: 0 or more wanted, got {every_s}")
+        self._every_s, self._every_batches, self._now_s = every_s, every_batches, now_s
+        self._batches, self._next_s = 0, now_s() + every_s
+
+    def due(self, batches: int = 1) -> bool:
+        """Counts batches; whether it is time to publish."""
+        self._batches += batches
+        if self._every_batches is not None:
+            return self._batches >= self._every_batches
+        return self._now_s() >= self._next_s
+
+    def published(self, began_s: float) -> None:
+        now_s = self._now_s()
+        self._batches, self._next_s = 0, now_s + max(self._every_s, (now_s - began_s) * (1 / SHARE - 1))
+
+    def now_s(self) -> float:
+        return self._now_s()
+
+
+class ModelTracker:
+    """A trainer's tables and dense weights, published as they move. left_out: weights that the package does not have
+    and that must not move. begin: whose weights count at the beginning: the model's, which are published, or the served
+    ones, which the model takes."""
+
+    def __init__(
+        self,
+        publisher: SupportsPublish,
+        tables: Iterable[TrackedTable],
+        dense: Mapping[str, Weight],
+        interval: PublishInterval,
+        begin: str = MODEL,
+        left_out: Mapping[str, Weight] | None = None,
+    ) -> None:
+        if begin not in BEGINNINGS:
+            raise BadInput(f"begin: one of {', '.join(BEGINNINGS)} wanted, got {begin!r:.40}")
+        self.publisher, self.tables, self._dense = publisher, {t.name: t for t in tables}, dict(dense)
+        self._interval, self._begin = interval, begin
+        self._left_out = {name: (weight, weight.read().copy()) for name, weight in (left_out or {}).items()}
+        self._published: dict[str, NDArray[np.uint32]] | None = None
+        self._opened = False
+
+    def open(self) -> None:
+        """Before training goes on: takes what is served where that is wanted, else what a rollback left. Raises as
+        Publisher.check_start()."""
+        if self._opened:
+            return
+        if self._begin == SERVED:
+            contents = self.publisher.take_served()
+            for table in self.tables.values():
+                table.take(contents)
+            for name, weight in self._dense.items():
+                weight.write(np.array(contents.dense[name]))
+        else:
+            self.publisher.check_start()
+            self._take_undone()
+        self._opened = True
+
+    def tick(self, batches: int = 1) -> None:
+        """Counts batches, and publishes where it is time to. A repository that cannot be written is said in the log,
+        and tried again."""
+        if self._interval.due(batches):
+            began_s = self._interval.now_s()
+            try:
+                self.publish()
+            except NotReady as error:
+                LOG.warning("not published, will be tried again: %s", error)
+            self._interval.published(began_s)
+
+    def publish(self, event_time: tuple[float, float] | None = None, events: int = 0) -> Generation:
+        """Publishes all that moved; returns the generation that the trainer stands on then."""
+        self.open()
+        while True:
+            self._check_left_out()
+            self._take_undone()
+            # Read once for all that asks, and not kept: it is as large as what the chain changed.
+            served = functools.cache(self.publisher.served)
+            if self._published is None:
+                self._published = {name: bits(served().dense[name]).copy() for name in self._dense}
+            deltas = {name: table.moved(served) for name, table in self.tables.items()}
+            served.cache_clear()
+            dense = {name: weight.read() for name, weight in self._dense.items()}
+            moved = {name: value for name, value in dense.items() if (bits(value) != self._published[name]).any()}
+            try:
+                generation = self.publisher.publish(
+                    {name: (delta.keys, delta.rows) for name, delta in deltas.items()},
+                    {name: delta.removed for name, delta in deltas.items()},
+                    moved, event_time, events, hashed=True,
+                )  # fmt: skip
+            except ParentRolledBack:
+                continue
+            for name, table in self.tables.items():
+                table.published(deltas[name])
+            self._published |= {name: bits(value).copy() for name, value in moved.items()}
+            return generation
+
+    def remove(self, table: str, keys: Any) -> None:
+        """Takes rows out of what is served, with the next publication, until restore()."""
+        self._table(table).remove(self.publisher.ids(table, keys))
+
+    def restore(self, table: str, keys: Any) -> None:
+        """Serves rows again that remove() took out."""
+        self._table(table).restore(self.publisher.ids(table, keys))
+
+    def _check_left_out(self) -> None:
+        """Raises BadInput where a weight moved that no delta reaches."""
+        for name, (weight, before) in self._left_out.items():
+            if (bits(weight.read()) != bits(before)).any():
+                raise BadInput(f"weight {name!r} moved, and the package has none of that name: import the model anew")
+
+    def _table(self, name: str) -> TrackedTable:
+        if name not in self.tables:
+            raise BadInput(f"table: one of {', '.join(self.tables)[:200] or 'none'} wanted, got {str(name)[:64]!r}")
+        return self.tables[name]
+
+    def _take_undone(self) -> None:
+        while (undone := self.publisher.undone()) is not None:
+            LOG.warning("%s was rolled back: the model takes what %s has", undone.undone, undone.generation)
+            for name, (keys, rows) in undone.rows.items():
+                if name in self.tables:
+                    self.tables[name].put_back(keys, rows, undone.removed[name])
+            for name, value in undone.dense.items():
+                if name in self._dense:
+                    self._dense[name].write(value)
+                    if self._published is not None:
+                        self._published[name] = bits(value).copy()

@@ -1,0 +1,58 @@
+"""A version as it was published, as a second scorer beside the trainer: what its deltas are worth is the difference.
+
+It reads the version's own files where they lie: rows and index are mapped, never copied, so that it costs the pages
+that the scored rows touch. Its scores are those of a server at step 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.dense.dense_step import DenseStep
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.repository.version import VersionReader, table_file
+from freshet_serving.processor.tables.table import descriptor, descriptors
+
+NOTHING: NDArray[np.float32] = np.empty(0, np.float32)
+
+
+class PublishedBaseline:
+    """Scores as step 0 of a version gives them."""
+
+    def __init__(self, version: VersionReader, dense: DenseStep) -> None:
+        """dense: the model's network; it computes with the version's weights. Raises Corrupt where the files do not
+        fit."""
+        self.version = version.manifest.version
+        self._dense, self._weights = dense, dense.with_weights(version.dense())
+        self._plan = SparsePlan(version.manifest)
+        # What descriptors point into.
+        self._arrays = {table.name: _mapped(version, table) for table in version.manifest.tables}
+        self._tables = descriptors([descriptor(t, self._arrays[t.name]) for t in version.manifest.tables])
+
+    def score(self, columns: Mapping[str, Column]) -> NDArray[np.float32]:
+        """Scores [n], or [n, labels]."""
+        bound = self._plan.bind_inputs(columns)
+
+        def write(start: int, stop: int, x: NDArray[np.float32]) -> None:
+            counts = np.zeros((max(1, len(self._arrays)), 2), np.int64)
+            self._plan.fill(self._tables, 0, [bound], np.array([[start, stop - start]], np.int64), x, counts)
+
+        return self._dense.score(bound.rows, write, self._weights)
+
+
+def _mapped(version: VersionReader, table: TableEntry) -> dict[str, NDArray[np.generic]]:
+    """A table's buffers as kernels take them: all rows of epoch 0, no arena."""
+    file = version.tensors(table_file(table.name))
+    default = np.full(table.dim, table.default or 0.0, np.float32)
+    arrays: dict[str, NDArray[np.generic]] = dict.fromkeys(("arena", "meta", "arena_scales"), NOTHING)
+    return arrays | {
+        "index": file["index"],
+        "base": file["rows"],
+        "scales": file.get("scales", NOTHING),
+        "default": default,
+    }

@@ -1,0 +1,36 @@
+"""A trainer's tables as they are at the end of a run, as Parquet beside its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from freshet_serving.compiler.progress import Reporter
+from freshet_serving.models.analysis.analysis_files import RowsFile, write_summaries
+from freshet_serving.models.analysis.row_layers import PIECE_ROWS, RowChunk
+from freshet_serving.models.analysis.table_summary import TableSummary, summarise
+from freshet_serving.models.embedding.multi_hash import NO_HASH
+from freshet_serving.models.embedding.trained_table import TrainedTable
+from freshet_serving.models.training.hash_choice import of_version
+from freshet_serving.models.training.trainer import Trainer
+
+TABLES, ROWS = "tables.parquet", "rows.parquet"
+
+
+def write_analysis(folder: Path, trainer: Trainer, report: Reporter) -> None:
+    """Writes tables.parquet, what each table comes to, and rows.parquet, its rows (models.analysis.analysis_files)."""
+    report.begin("analysing tables", sum(len(table) for table in trainer.tables.values()))
+    summaries, hashes = [], of_version(trainer.manifest)
+    with RowsFile(folder / ROWS) as rows:
+        for name, table in trainer.tables.items():
+            slots_nbytes = len(table) * table.slots_nbytes
+            hashed = hashes[name] != NO_HASH
+            summary = TableSummary(name, table.dim, "float32", trainer.steps, hashed, slots_nbytes=slots_nbytes)
+            rows.begin(name, len(table), trainer.steps)
+            summaries.append(summarise(summary, rows.tee(_pieces(table)), report.advance))
+    write_summaries(folder / TABLES, summaries)
+
+
+def _pieces(table: TrainedTable) -> Iterator[RowChunk]:
+    for c in table.pieces(PIECE_ROWS):
+        yield RowChunk(c.keys, c.rows, c.counts, c.last_step)

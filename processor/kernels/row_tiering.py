@@ -1,0 +1,194 @@
+"""The tiers of a table with a memory budget: rows between arena, file and log, and how often they are read.
+
+Readers call note() for the lookups that are sampled(); everything else belongs to the writer. A row is moved by writing
+its copy where no head points, then swinging whatever held its old ref with one release store: readers meet either, and
+both are the same row. What is given up in this way may be read until every reader has met a later flip.
+"""
+
+# mypy: ignore-errors
+
+import numba as nb
+import numpy as np
+
+from freshet_serving.processor.kernels.index import probe
+from freshet_serving.processor.kernels.pointers import (
+    add_relaxed,
+    copy_bytes,
+    load_f32,
+    load_i64,
+    load_u8,
+    store_f32,
+    store_i8,
+    store_i64,
+    store_release,
+)
+from freshet_serving.processor.kernels.rows import (
+    BASE_ROWS,
+    CAPACITY,
+    DTYPE,
+    HITS,
+    INDEX,
+    LOG,
+    LOG_KEY,
+    LOG_ROW,
+    LOG_SCALE,
+    LOGGED,
+    META,
+    RECORD_NBYTES,
+    RING,
+    RING_HEADER,
+    RING_KEYS,
+    ROW_NBYTES,
+    SETTLED,
+    TIERED,
+    holder,
+    row_at,
+    scale_at,
+)
+from freshet_serving.processor.package.rowtypes import SCALED
+
+SAMPLE, SAMPLE_BITS = 8, 3
+MOST_HITS = 255
+
+
+@nb.njit(nb.boolean(nb.int64), cache=True, nogil=True, inline="always")
+def sampled(lookups):
+    """Whether to note the lookup of this number: one in SAMPLE, in no step with requests of any length (Weyl)."""
+    return np.uint64(lookups) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(64 - SAMPLE_BITS) == 0
+
+
+@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
+def note(table, key, ref):
+    """Notes one sampled lookup. Counts of several readers may overwrite each other: they rank rows and nothing else."""
+    ring = load_i64(table + RING)
+    if ref >= SETTLED and ref < LOGGED:
+        hits = load_i64(table + HITS) + ref - SETTLED
+        seen = load_u8(hits)
+        if seen < MOST_HITS:
+            store_i8(hits, seen + 1)
+        add_relaxed(ring + 16, SAMPLE)
+    elif ref < load_i64(table + BASE_ROWS) or ref >= LOGGED:
+        place = add_relaxed(ring, 1) & (RING_KEYS - 1)
+        store_i64(ring + 8 * (RING_HEADER + place), key)
+        add_relaxed(ring + 8, SAMPLE)
+    else:
+        add_relaxed(ring + 16, SAMPLE)
+
+
+@nb.njit(
+    nb.int64(nb.int64[::1], nb.int64[::1], nb.uint8[::1], nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.uint8[::1]),
+    cache=True,
+    nogil=True,
+)
+def promote(table, keys, counts, slots, slot_keys, settled, hits):
+    """Copies the cold rows among `keys` into slots, in order; returns how many slots were used.
+
+    counts: how often each was read lately. A key whose head is a version or a settled slot is passed over.
+    """
+    at = np.int64(table.ctypes.data)
+    index, capacity, base_rows = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8]
+    meta, nbytes, scaled = table[META // 8], table[ROW_NBYTES // 8], table[DTYPE // 8] % TIERED >= SCALED
+    used = 0
+    for i in range(len(keys)):
+        e = probe(index, capacity, keys[i])
+        if e < 0:
+            continue
+        ref = load_i64(index + 16 * e + 8)
+        if ref < 0 or (ref >= base_rows and ref < LOGGED):
+            continue
+        slot = slots[used]
+        copy_bytes(row_at(at, SETTLED + slot), row_at(at, ref), nbytes)
+        if scaled:
+            store_f32(scale_at(at, SETTLED + slot), load_f32(scale_at(at, ref)))
+        store_i64(meta + 16 * slot, 0)
+        store_i64(meta + 16 * slot + 8, ref)
+        slot_keys[slot], settled[slot], hits[slot] = keys[i], True, counts[i]
+        store_release(index + 16 * e + 8, SETTLED + slot)
+        used += 1
+    return used
+
+
+@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[::1]), cache=True, nogil=True)
+def record(table, keys, refs, number, written):
+    """Writes the rows at `refs` as records number, number + 1, ... of the log, where no ref points yet; written: their
+    refs there."""
+    at = np.int64(table.ctypes.data)
+    nbytes, scaled = table[ROW_NBYTES // 8], table[DTYPE // 8] % TIERED >= SCALED
+    to = table[LOG // 8] + number * table[RECORD_NBYTES // 8]
+    for i in range(len(keys)):
+        store_i64(to + LOG_KEY, keys[i])
+        if scaled:
+            store_f32(to + LOG_SCALE, load_f32(scale_at(at, refs[i])))
+        copy_bytes(to + LOG_ROW, row_at(at, refs[i]), nbytes)
+        to += table[RECORD_NBYTES // 8]
+        written[i] = LOGGED + number + i
+
+
+@nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+def repoint(table, keys, refs, new_refs):
+    """Makes what held refs[i] for keys[i] hold new_refs[i], where the same row is."""
+    at = np.int64(table.ctypes.data)
+    for i in range(len(keys)):
+        store_release(holder(at, keys[i], refs[i]), new_refs[i])
+
+
+@nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
+def survivors(table, first, stop, keys, refs):
+    """Keys and refs of the records in [first, stop) that something still holds; returns how many."""
+    at = np.int64(table.ctypes.data)
+    count = 0
+    for number in range(first, stop):
+        key = load_i64(table[LOG // 8] + number * table[RECORD_NBYTES // 8] + LOG_KEY)
+        if holder(at, key, LOGGED + number) != 0:
+            keys[count], refs[count] = key, LOGGED + number
+            count += 1
+    return count
+
+
+@nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def _cell(key, row, width):
+    z = np.uint64(key) + np.uint64(row + 1) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.int64((z ^ (z >> np.uint64(31))) & np.uint64(width - 1))
+
+
+@nb.njit(nb.void(nb.uint8[:, ::1], nb.int64[::1], nb.uint8[::1]), cache=True, nogil=True)
+def count_up(sketch, keys, counts):
+    """Counts each key once in a count-min sketch [rows, 2**k]; counts[i]: how often keys[i] was counted, at least."""
+    for i in range(len(keys)):
+        least = np.int64(MOST_HITS)
+        for row in range(sketch.shape[0]):
+            least = min(least, np.int64(sketch[row, _cell(keys[i], row, sketch.shape[1])]))
+        counts[i] = min(least + 1, MOST_HITS)
+        for row in range(sketch.shape[0]):
+            cell = _cell(keys[i], row, sketch.shape[1])
+            sketch[row, cell] = max(sketch[row, cell], counts[i])
+
+
+@nb.njit(nb.void(nb.uint8[:, ::1], nb.int64[::1], nb.uint8[::1]), cache=True, nogil=True)
+def estimate(sketch, keys, counts):
+    """counts[i]: how often keys[i] was counted, at least."""
+    for i in range(len(keys)):
+        least = np.int64(MOST_HITS)
+        for row in range(sketch.shape[0]):
+            least = min(least, np.int64(sketch[row, _cell(keys[i], row, sketch.shape[1])]))
+        counts[i] = least
+
+
+@nb.njit(
+    nb.int64(nb.boolean[::1], nb.int64, nb.int64, nb.int64[::1]),
+    cache=True,
+    nogil=True,
+)
+def gather_settled(settled, start, stop, slots):
+    """Up to len(slots) settled slots from `start` on, wrapping at `stop`; returns how many."""
+    count = 0
+    for i in range(stop):
+        slot = start + i if start + i < stop else start + i - stop
+        if settled[slot]:
+            slots[count] = slot
+            count += 1
+            if count == len(slots):
+                break
+    return count

@@ -1,0 +1,61 @@
+"""What a repository keeps beside its versions and replaces as it changes (labels, traffic), in a signed envelope.
+
+Without keys there is no envelope: the document is the file. With a key its signature is over the model, the file's
+name, a serial number that grows with every change, and the document, so that neither another model's nor an older one
+is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.repository.keyring import Keyring
+
+FORMAT = "freshet-envelope/1"
+KEYS = {"format", "model", "file", "serial", "document", "key", "signature"}
+
+
+def wrap_envelope(
+    document: dict[str, Any], before: Mapping[str, Any], model: str, file: str, keyring: Keyring
+) -> dict[str, Any]:
+    """What is to be written. before: what lies there now, as it was read. Raises SigningKeyRequired."""
+    sealed = before.get("format") == FORMAT
+    signer = keyring.key_for(file.partition(".")[0], str(before.get("key", ""))[:16] if sealed else "")
+    if signer is None:
+        return document
+    serial = before.get("serial") if sealed else 0
+    known = keyring.memory.of(model).serials.get(file, 0) if keyring.memory else 0
+    said = {
+        "format": FORMAT,
+        "model": model,
+        "file": file,
+        "serial": max(serial if type(serial) is int and serial < 10**15 else 0, known) + 1,
+        "document": document,
+        "key": signer.id,
+    }
+    return {**said, "signature": signer.sign(_bytes(said))}
+
+
+def opened(raw: dict[str, Any], model: str, file: str, keyring: Keyring) -> dict[str, Any]:
+    """The document of what was read; raises Corrupt where it is not one that the keyring trusts, or older than one that
+    was trusted."""
+    if raw.get("format") != FORMAT:
+        if raw:
+            keyring.check_signature(file, "", "", b"")
+        return raw
+    fits = raw.keys() == KEYS and isinstance(raw["document"], dict) and type(raw["serial"]) is int
+    if not fits or (raw["model"], raw["file"]) != (model, file):
+        raise Corrupt(f"{file}: an envelope of this model and file wanted")
+    said = {key: value for key, value in raw.items() if key != "signature"}
+    keyring.check_signature(file, str(raw["key"]), str(raw["signature"]), _bytes(said))
+    if keyring.memory is not None:
+        keyring.memory.check_serial(model, file, raw["serial"])
+        keyring.memory.note_serial(model, file, raw["serial"])
+    return dict(raw["document"])
+
+
+def _bytes(said: dict[str, Any]) -> bytes:
+    return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()

@@ -1,0 +1,161 @@
+"""What a version holds as of a generation, read from its files: numpy alone, no server and no kernel.
+
+The base is the newest snapshot on the way to the generation, or the version as it was published; what the deltas after
+it changed is gathered newest first, each key once. Memory is that of the changes, and of the one table that is asked
+for; time that of reading the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.repository.log.history import ChainLink
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.snapshots import open_snapshot
+from freshet_serving.processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.repository.version import VersionReader, table_file
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+NO_SCALES: Float32s = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """What deltas made of a table: keys int64 [m] ascending with rows float32 [m, dim]; removed int64 [r] ascending."""
+
+    keys: Int64s
+    rows: Float32s
+    removed: Int64s
+
+
+class VersionContents:
+    """A version as of one generation of its chain."""
+
+    def __init__(self, version: VersionReader, change_log: ChangeLog, link: ChainLink) -> None:
+        """Reads the deltas since the base, verified; raises Corrupt or Diverged for what is not as it was recorded."""
+        if link.step < change_log.history.base.step:
+            change_log.reach_back()
+        record = change_log.history.snapshot(link)
+        self.base = version if record is None else open_snapshot(version, record)
+        self.link = link
+        self._verified: set[str] = set()
+        since = record.step if record else 0
+        deltas = []
+        for one in change_log.history.back(link):
+            if one.step <= since or one.record is None:
+                break
+            deltas.append(_in_memory(change_log.read_delta(one)))
+        self.dense: dict[str, Float32s] = dict(self.base.dense())
+        for delta in reversed(deltas):
+            self.dense |= delta.dense
+        self.changes = {t.name: _gathered(t, deltas) for t in version.manifest.tables}
+        self.published_at = deltas[0].published_at if deltas else self.base.manifest.created_at
+        times = [delta.event_time for delta in deltas if delta.event_time]
+        self.event_time = list(times[0]) if times else list(self.base.manifest.event_time)
+
+    def table(self, name: str) -> tuple[Int64s, Float32s]:
+        """Every key, ascending, with its row as it is served: int64 [n], float32 [n, dim]."""
+        entry, changes = self.base.manifest.table(name), self.changes[name]
+        keys, base_rows, scales = self.base_rows(name)
+        rows = widened(base_rows, scales)
+        kept = ~(np.isin(keys, changes.keys) | np.isin(keys, changes.removed))
+        keys, rows = (
+            np.concatenate([keys[kept], changes.keys]),
+            np.concatenate([rows[kept], stored(changes.rows, entry.dtype)]),
+        )
+        order = np.argsort(keys)
+        return keys[order], rows[order]
+
+    def rows(self, name: str, keys: Int64s) -> tuple[NDArray[np.bool_], Float32s]:
+        """Which of `keys` (distinct) have a row, bool [n]; the rows, float32 [n, dim], zeros where there is none."""
+        entry, changes = self.base.manifest.table(name), self.changes[name]
+        there = np.zeros(len(keys), np.bool_)
+        rows = np.zeros((len(keys), entry.dim), np.float32)
+        base_keys, base_rows, scales = self.base_rows(name)
+        mine, theirs = _matches(keys, base_keys)
+        there[mine], rows[mine] = True, widened(base_rows[theirs], scales[theirs] if len(scales) else scales)
+        mine, theirs = _matches(keys, changes.keys)
+        there[mine], rows[mine] = True, stored(changes.rows[theirs], entry.dtype)
+        gone = np.isin(keys, changes.removed)
+        there[gone], rows[gone] = False, 0.0
+        return there, rows
+
+    def base_rows(self, name: str) -> tuple[Int64s, NDArray[np.generic], Float32s]:
+        """What the base holds, in its file's order and without a copy: keys int64 [n], rows as they are stored, float32
+        scales [n], [0] where the type has none. The file is verified once."""
+        if name not in self._verified:
+            self.base.verify([table_file(name)])
+            self._verified.add(name)
+        arrays = self.base.tensors(table_file(name))
+        return arrays["keys"], arrays["rows"], arrays.get("scales", NO_SCALES)
+
+
+def widened(rows: NDArray[np.generic], scales: Float32s) -> Float32s:
+    """Stored rows as float32 [n, dim], as serving reads them (processor.kernels.conversion): bfloat16 is uint16."""
+    if rows.dtype == np.uint16:
+        return (rows.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    wide = rows.astype(np.float32)
+    return wide * scales[:, None] if len(scales) else wide
+
+
+def narrowed(rows: Float32s, dtype: str) -> tuple[NDArray[np.generic], Float32s]:
+    """float32 rows [n, dim] as a table of the type stores them, and float32 scales [n], [0] where it has none: to the
+    bit what processor.kernels.conversion makes of them."""
+    if dtype == "float16":
+        return rows.astype(np.float16), NO_SCALES
+    if dtype == "bfloat16":
+        bits = np.ascontiguousarray(rows).view(np.uint32)
+        return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(
+            np.uint16
+        ), NO_SCALES
+    if dtype == "int8":
+        scales = np.abs(rows).max(axis=1, initial=0.0) / np.float32(127)
+        steps = np.divide(rows, scales[:, None], out=np.zeros_like(rows), where=scales[:, None] > 0)
+        return np.rint(steps).astype(np.int8), scales
+    return rows, NO_SCALES
+
+
+def stored(rows: Float32s, dtype: str) -> Float32s:
+    """float32 rows as a table of the type gives them back."""
+    return widened(*narrowed(rows, dtype))
+
+
+def _in_memory(delta: Delta) -> Delta:
+    """The same without its file: a chain may have more deltas than a process may have open files."""
+    tables = {
+        name: TableDelta(np.array(table.keys), np.array(table.rows), np.array(table.removed))
+        for name, table in delta.tables.items()
+    }
+    return replace(delta, tables=tables, dense={name: np.array(array) for name, array in delta.dense.items()})
+
+
+def _gathered(entry: TableEntry, newest_first: Iterable[Delta]) -> TableChanges:
+    """The last word of each key."""
+    keys, rows, gone = [np.empty(0, np.int64)], [np.empty((0, entry.dim), np.float32)], [np.empty(0, np.bool_)]
+    for delta in newest_first:
+        table = delta.tables.get(entry.name)
+        if table is not None:
+            removed = len(table.removed)
+            keys += [table.keys, table.removed]
+            rows += [table.rows, np.zeros((removed, entry.dim), np.float32)]
+            gone += [np.zeros(len(table.keys), np.bool_), np.ones(removed, np.bool_)]
+    all_keys, all_gone = np.concatenate(keys), np.concatenate(gone)
+    distinct, first = np.unique(all_keys, return_index=True)
+    dead = all_gone[first]
+    return TableChanges(distinct[~dead], np.concatenate(rows)[first[~dead]], distinct[dead])
+
+
+def _matches(wanted: Int64s, known: Int64s) -> tuple[Int64s, Int64s]:
+    """Places in `wanted` and in `known`, both of distinct keys, of the keys that both have. Only `wanted` is sorted:
+    `known` may be a whole table."""
+    order = np.argsort(wanted)
+    at = np.searchsorted(wanted[order], known)
+    at[at == len(wanted)] = 0
+    theirs = np.flatnonzero(wanted[order][at] == known) if len(wanted) else np.empty(0, np.int64)
+    return order[at[theirs]], theirs

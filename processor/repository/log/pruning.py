@@ -1,0 +1,138 @@
+"""What of a model's folder nothing needs any more, and whether all that a generation is built from is still there.
+
+Kept, always: versions, records, and whatever it takes to start at the head, to follow it, and to go back over the
+newest `keep` generations of the line. The base is the newest snapshot at or before the oldest of those: what lies
+before it may go. A rollback beyond that is refused before it is recorded (processor.repository.log.change_log).
+
+Files that no record names may be somebody's work in progress, or on their way into the chain, so they may go only when
+they are a day old and continue nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from freshet_serving.processor.repository.log.unrecorded_delta import unrecorded_deltas
+from freshet_serving.processor.repository.log.chain_record import CHAIN, ChainRecord
+from freshet_serving.processor.repository.log.history import History, ChainLink
+from freshet_serving.processor.package.delta import SUFFIX
+from freshet_serving.processor.repository.storage import VersionStorage
+from freshet_serving.processor.repository.version import DELTAS, SNAPSHOTS
+
+ABANDONED_S = 86_400.0
+ROLLED_BACK = "rolled-back"
+"""Where a server of the first format put the deltas that it undid, below a version's deltas."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrunableFile:
+    """A file or folder that may go. why: in words."""
+
+    path: Path
+    nbytes: int
+    why: str
+    storage: VersionStorage | None = None
+
+    def remove(self) -> None:
+        """Removes it, whole, wherever its version lives; one that is gone already is fine."""
+        if self.storage is not None:
+            self.storage.remove(self.path.relative_to(self.storage.folder).as_posix())
+        elif self.path.is_dir() and not self.path.is_symlink():
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            self.path.unlink(missing_ok=True)
+
+
+def missing(storage: VersionStorage, history: History, link: ChainLink) -> str:
+    """The first file that a generation of the chain is built from and that is not there, "" where none is."""
+    snapshot = history.snapshot(link)
+    since = snapshot.step if snapshot else 0
+    wanted = [snapshot.file] if snapshot else []
+    wanted += [one.record.file for one in history.back(link) if one.step > since and one.record is not None]
+    return next((name for name in wanted if not storage.has(name)), "")
+
+
+def prunable(storage: VersionStorage, history: History, keep: int, now_s: float) -> list[PrunableFile]:
+    """What may go of one version. history: whole, from record 1 on. keep: generations to go back over. now_s: Unix."""
+    base, folder = _base(history, keep), storage.folder
+    found = [*_payloads(storage, history, base)] if base is not None else []
+    found += _unrecorded(folder, history, now_s)
+    for below in (folder, folder / DELTAS, folder / CHAIN, folder / SNAPSHOTS):
+        found += unfinished(below, now_s)
+    left = folder / DELTAS / ROLLED_BACK
+    if left.is_dir():
+        found.append(_measured(left, "undone by a server of the first format"))
+    return found
+
+
+def unfinished(folder: Path, now_s: float, after_s: float = ABANDONED_S) -> list[PrunableFile]:
+    """Temporary files and folders that nobody has written to for so long, a day unless it is said."""
+    return [
+        _measured(path, "left unfinished")
+        for path in _listed(folder)
+        if path.name.startswith(".") and path.name.endswith(".tmp") and _abandoned(path, now_s, after_s)
+    ]
+
+
+def _base(history: History, keep: int) -> ChainRecord | None:
+    line = list(history.back(history.target))
+    return history.snapshot(line[min(keep, len(line) - 1)])
+
+
+def _payloads(storage: VersionStorage, history: History, base: ChainRecord) -> Iterator[PrunableFile]:
+    """Deltas and snapshots that records name, before the base."""
+    line = list(history.back(history.head))
+    on = {link.digest for link in line}
+    needed = {link.record.file for link in line if link.record is not None and link.step > base.step}
+    gone = {link.record.file: "before the snapshot" for link in line if link.record and link.step <= base.step}
+    # An undone delta may be applied again; a reader that starts at the base does not know of those before it.
+    behind = [link.record for link in history.undone() if link.record is not None and link.record.number < base.since]
+    gone |= {record.file: "undone" for record in behind}
+    for name, why in gone.items():
+        if name not in needed and storage.has(name):
+            yield replace(_measured(storage.folder / name, why), storage=storage)
+    for record in history.snapshots:
+        older = record.step < base.step if record.digest in on else record.number < base.since
+        if (older or _replaced(history, record)) and storage.has(record.file):
+            yield replace(_measured((storage.folder / record.file).parent, "an older snapshot"), storage=storage)
+
+
+def _replaced(history: History, record: ChainRecord) -> bool:
+    """Whether a later snapshot is of the very same generation."""
+    return any(other.digest == record.digest and other.number > record.number for other in history.snapshots)
+
+
+def _unrecorded(folder: Path, history: History, now_s: float) -> Iterator[PrunableFile]:
+    named = {record.file.rpartition("/")[0] for record in history.snapshots}
+    for path in _listed(folder / SNAPSHOTS):
+        if path.is_dir() and f"{SNAPSHOTS}/{path.name}" not in named and _abandoned(path, now_s):
+            yield _measured(path, "a snapshot that was never finished")
+    coming = {bare.path.name for bare in unrecorded_deltas(folder) if bare.step > history.top}
+    for path in _listed(folder / DELTAS):
+        known = f"{DELTAS}/{path.name}" in history.files or path.name in coming
+        if path.name.endswith(SUFFIX) and not known and path.is_file() and _abandoned(path, now_s):
+            yield _measured(path, "continues nothing")
+
+
+def _abandoned(path: Path, now_s: float, after_s: float = ABANDONED_S) -> bool:
+    """Whether nothing of a file or folder was written to for so long."""
+    inside = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
+    try:
+        return now_s - max(one.lstat().st_mtime for one in inside) > after_s
+    except OSError:
+        return False
+
+
+def _measured(path: Path, why: str) -> PrunableFile:
+    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    return PrunableFile(path, sum(one.lstat().st_size for one in files), why)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []

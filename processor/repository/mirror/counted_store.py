@@ -1,0 +1,89 @@
+"""An object store whose requests are counted, and that knows whether it could be reached when it was last asked."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from freshet_serving.processor.errors import NotReady
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.repository.mirror.object_store import ObjectContent, ObjectHead, ObjectStore
+
+T = TypeVar("T")
+KINDS = READ, LOOKED, LISTED, WRITTEN, REMOVED = "get", "head", "list", "put", "delete"
+RECEIVED, SENT = "received", "sent"
+
+
+class CountedStore:
+    """The methods of processor.repository.mirror.object_store.ObjectStore that a mirror needs. Thread-safe."""
+
+    def __init__(self, store: ObjectStore, now_s: Callable[[], float]) -> None:
+        self._store, self._now_s, self._counting = store, now_s, threading.Lock()
+        self.requests: Counter[tuple[str, bool]] = Counter()
+        """By kind, and whether it was answered."""
+        self.nbytes: Counter[str] = Counter()
+        self.reachable, self.answered_s = True, now_s()
+
+    def get(self, key: str, limit: int, etag: str = "") -> ObjectContent | None:
+        """See ObjectStore.get."""
+        found = self._asked(READ, lambda: self._store.get(key, etag, limit))
+        self._count(RECEIVED, len(found.data) if found else 0)
+        return found
+
+    def download(self, key: str, path: Path, nbytes: int) -> bool:
+        """See ObjectStore.download."""
+        there = self._asked(READ, lambda: self._store.download(key, path, nbytes))
+        self._count(RECEIVED, path.stat().st_size if there else 0)
+        return there
+
+    def head(self, key: str) -> ObjectHead | None:
+        """See ObjectStore.head."""
+        return self._asked(LOOKED, lambda: self._store.head(key))
+
+    def create(self, key: str, content: bytes | Path) -> bool:
+        """See ObjectStore.create."""
+        made = self._asked(WRITTEN, lambda: self._store.create(key, content))
+        self._count(SENT, _size(content))
+        return made
+
+    def put(self, key: str, content: bytes | Path) -> None:
+        """See ObjectStore.put."""
+        self._asked(WRITTEN, lambda: self._store.put(key, content))
+        self._count(SENT, _size(content))
+
+    def folders(self, prefix: str) -> list[str]:
+        """See ObjectStore.folders."""
+        return self._asked(LISTED, lambda: self._store.folders(prefix))
+
+    def keys(self, prefix: str) -> list[str]:
+        """See ObjectStore.keys."""
+        return self._asked(LISTED, lambda: list(self._store.keys(prefix)))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """See ObjectStore.delete."""
+        self._asked(REMOVED, lambda: self._store.delete(keys))
+
+    def _asked(self, kind: str, act: Callable[[], T]) -> T:
+        try:
+            answer = act()
+        except NotReady:
+            self.reachable = False
+            with self._counting:
+                self.requests[kind, False] += 1
+            raise
+        self.reachable, self.answered_s = True, self._now_s()
+        with self._counting:
+            self.requests[kind, True] += 1
+        return answer
+
+    def _count(self, way: str, nbytes: int) -> None:
+        with self._counting:
+            self.nbytes[way] += nbytes
+
+
+def _size(content: bytes | Path) -> int:
+    return len(content) if isinstance(content, bytes) else content.stat().st_size

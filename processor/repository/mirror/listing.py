@@ -1,0 +1,236 @@
+"""What a repository in an object store has, listed: folders of models, manifests of versions, labels, traffic.
+
+Invariants
+- What the folder shows is what the store had when it was last listed. A model has a folder once one of its versions has
+  a manifest; a version that is gone in the store goes here too.
+- A listing ends, and says when and how it did: the store bounds each part (processor.repository.mirror.object_store), names
+  without a version are asked for a few at a time (processor.repository.mirror.negative_cache), and what has not been asked for after
+  WHOLE_S comes first in the next one.
+- Where the mirror follows, a listing has a thread of its own. It changes no version that is followed: that is the
+  follower's thread's, and to that one it hands the versions that are gone (`gone`).
+- Models that are served come first: others' names are listed after them.
+
+Cost: a LIST for the models; of each model a LIST, of each version a GET of its manifest (unchanged but for the first),
+and two GETs for labels and traffic where there is a version. AT_ONCE models at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
+from freshet_serving.processor.repository.mirror.counted_store import CountedStore
+from freshet_serving.processor.repository.mirror.negative_cache import NegativeCache
+from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
+from freshet_serving.processor.repository.mirror.store_errors import StoreErrors
+from freshet_serving.processor.repository.mirror.version_copy import AT_ONCE, EtagCache
+from freshet_serving.processor.package.manifest import NAME
+from freshet_serving.processor.repository.model_repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC
+from freshet_serving.processor.repository.version import MANIFEST
+from freshet_serving.processor.repository.version_folders import VERSION
+
+log = logging.getLogger("freshet.mirror")
+
+LIST_S, AGAIN_S, WHOLE_S = 30.0, 1.0, 60.0
+"""From the beginning of one listing to that of the next; after the end of one that failed; for all of one. Between two
+is at least as much time as one took."""
+LATE_S = 2 * LIST_S
+MOST_TOLD = 1000
+
+
+class RepositoryListing:
+    """The listings of one mirror. One at a time by `look`; who reads may ask for a part of one beside it."""
+
+    def __init__(
+        self,
+        store: CountedStore,
+        root: Path,
+        storage: Callable[[str, int], MirroredStorage],
+        store_errors: StoreErrors,
+        models: Iterable[str],
+        now_s: Callable[[], float],
+    ) -> None:
+        """place: the one place of a version. models: the only ones that are wanted; all, if there are none."""
+        self._store, self._root, self._storage, self._store_errors = store, root, storage, store_errors
+        self._wanted, self._now_s = frozenset(models), now_s
+        self._kept = EtagCache()
+        self._told_of: set[str] = set()
+        self._empty, self._empty_versions = NegativeCache(), dict[str, NegativeCache]()
+        self._emptying = threading.Lock()
+        self.listed = False
+        """Whether there was one."""
+        self.gone: deque[MirroredStorage] = deque()
+        """Followed versions that the store has no more; the follower's to take."""
+        self.ended_s = now_s()
+        self._next_s = self._rested_s = -1e9
+        self._left: set[str] = set()
+        self._trouble = ""
+
+    # When.
+
+    def due(self, now_s: float, hinted: bool) -> bool:
+        """Whether it is time for a listing. hinted: the repository says that there is something new."""
+        return now_s >= self._next_s or (hinted and now_s >= self._rested_s)
+
+    def look(self, followed: Iterable[str] = ()) -> bool:
+        """Lists everything once; does not raise. Whether that went well. followed: models to begin with."""
+        began_s = self._now_s()
+        try:
+            complete = self.models(followed)
+            if self._left:
+                raise NotReady(f"repository: {len(self._left)} names are not listed within {WHOLE_S:g} s")
+            if not complete:
+                raise NotReady("repository: some objects cannot be had; the log says which")
+            self._trouble, self.ended_s = "", self._now_s()
+            self._store_errors.over("listing")
+        except Exception as error:
+            known = isinstance(error, FreshetError)
+            self._trouble = str(error) if known else "repository: could not be listed; the log says why"
+            self._store_errors.tell("listing", str(error) or type(error).__name__, traceback=not known)
+        ended_s = self._now_s()
+        self._rested_s = ended_s + (AGAIN_S if self._trouble else 0.0) + (ended_s - began_s)
+        self._next_s = self._rested_s if self._trouble else max(began_s + LIST_S, self._rested_s)
+        return not self._trouble
+
+    def ended_ago_s(self) -> float:
+        """Seconds since the last listing that came to its end."""
+        return max(0.0, self._now_s() - self.ended_s)
+
+    def concern(self) -> str:
+        """Why new models, versions and labels are not seen, "" where they are; see Repository.concern."""
+        if self.ended_ago_s() < LATE_S:
+            return ""
+        why = self._trouble or "repository: a listing takes long"
+        return f"{why}; new models, versions and labels have not been seen for more than {LATE_S:g} s"
+
+    # What.
+
+    def models(self, first: Iterable[str] = ()) -> bool:
+        """Has a folder for each model, and for no other; see versions(). first: models to begin with. Whether all of
+        it could be asked for."""
+        found = [folder.name for folder in self._root.iterdir() if folder.is_dir()]
+        try:
+            found = self._store.folders("")
+        except BadInput as error:
+            # A bucket that is not there, or names that no listing can hold.
+            if not found:
+                raise
+            self._store_errors.tell("names", str(error))
+        names = [name for name in found if NAME.fullmatch(name) and not name.startswith(".")]
+        wanted = {name for name in names if not self._wanted or name in self._wanted}
+        with self._emptying:
+            due = self._empty.due(sorted(wanted))
+            self._empty_versions = {name: kept for name, kept in self._empty_versions.items() if name in wanted}
+        early, left = set(first), self._left
+        due.sort(key=lambda name: (name not in early, name not in left))
+        self._left = set()
+        complete = self._each(due, self._now_s() + WHOLE_S)
+        self.listed = True
+        for folder in self._root.iterdir():
+            if folder.is_dir() and NAME.fullmatch(folder.name) and folder.name not in names:
+                self._end(folder.name, versions_here(folder))
+                with contextlib.suppress(OSError):
+                    (folder / LABELS).unlink(missing_ok=True)
+                    (folder / TRAFFIC).unlink(missing_ok=True)
+                    folder.rmdir()
+        return complete
+
+    def _each(self, models: list[str], until_s: float) -> bool:
+        """Lists the versions of models. Whether all could be asked for."""
+
+        def one(model: str) -> bool:
+            if self._now_s() > until_s:
+                self._left.add(model)
+                return True
+            return self._store_errors.alone(model, partial(self.versions, model))
+
+        with ThreadPoolExecutor(AT_ONCE, "freshet-listing") as pool:
+            try:
+                return all([*pool.map(one, models)])
+            except BaseException:
+                # An outage: who still waits would meet it too, each for seconds.
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def versions(self, model: str, strict: bool = False) -> bool:
+        """Has the manifest of each version of a model, and of no other, and its labels and traffic. Whether all of it
+        could be asked for. strict: raises NotReady where a manifest could not: one that is there is not passed over."""
+        numbers = {int(name) for name in self._store.folders(model) if VERSION.fullmatch(name)}
+        with self._emptying:
+            empty = self._empty_versions.get(model) or NegativeCache()
+            # The newest first: a trainer's next version comes before what others have put there.
+            due = empty.due(str(number) for number in sorted(numbers, reverse=True))
+        complete = True
+        for number in map(int, due):
+            key = f"{model}/{number}"
+            complete &= self._store_errors.alone(f"{key}/{MANIFEST}", partial(self._show, model, number, empty), strict)
+        # One that was committed since the listing is not gone.
+        self._end(model, (n for n in versions_here(self._root / model) if n not in numbers))
+        there = bool(versions_here(self._root / model))
+        with self._emptying:
+            self._empty.note(model, not there)
+            if there:
+                self._empty_versions[model] = empty
+        for name in (LABELS, TRAFFIC) if there else ():
+            complete &= self._store_errors.alone(f"{model}/{name}", partial(self.kept, f"{model}/{name}"))
+        return complete
+
+    def kept(self, name: str) -> None:
+        """Brings a file that is replaced in its place: labels, traffic."""
+        path = self._root / name
+        found = self._store.get(name, MAX_KEPT_NBYTES, self._kept.etag(path))
+        if found is None:
+            path.unlink(missing_ok=True)
+        elif not found.unchanged:
+            path.parent.mkdir(exist_ok=True)
+            self._kept.put(path, found)
+
+    def _show(self, model: str, number: int, empty: NegativeCache) -> None:
+        key, here = f"{model}/{number}", (self._root / model / str(number) / MANIFEST).exists()
+        # No place is made for a name alone.
+        there = here or self._store.head(f"{key}/{MANIFEST}") is not None
+        if there:
+            storage = self._storage(model, number)
+            there = storage.followed or storage.bring_manifest()
+        if not there:
+            self._tell_of(key)
+        with self._emptying:
+            empty.note(str(number), not there)
+
+    def _end(self, model: str, numbers: Iterable[int]) -> None:
+        for number in list(numbers):
+            storage = self._storage(model, number)
+            if self._store.head(f"{storage.key}/{MANIFEST}") is not None:
+                continue
+            if storage.followed:
+                self.gone.append(storage)
+            else:
+                end_place(storage)
+
+    def _tell_of(self, key: str) -> None:
+        told = key in self._told_of or len(self._told_of) >= MOST_TOLD
+        if not told and self._store.head(f"{key}/{SAVED_MODEL}") is not None:
+            self._told_of.add(key)
+            log.warning("%s: a SavedModel in an object store is not imported: `freshet import` does it", key)
+
+
+def end_place(storage: MirroredStorage) -> None:
+    """Has a version that the store has no more be gone here too; who serves it has its files mapped."""
+    storage.followed = False
+    storage.wipe()
+    storage.ended = True
+
+
+def versions_here(folder: Path) -> list[int]:
+    """Numbers of the version folders of a model's folder."""
+    try:
+        return [int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name)]
+    except OSError:
+        return []

@@ -1,0 +1,87 @@
+"""A repository that lives in an object store, as the engine sees it: its mirror's folder, read like any other."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.repository.mirror.mirror import Mirror
+from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.repository.model_repository import Repository, check_name
+from freshet_serving.processor.repository.version import VersionReader
+
+
+class MirroredRepository(Repository):
+    """See Repository. Until follow() whoever asks waits for the store."""
+
+    remote = True
+
+    def __init__(self, mirror: Mirror) -> None:
+        super().__init__(mirror.root)
+        self.mirror = mirror
+
+    def models(self) -> list[str]:
+        self._asked(self.mirror.listing.models)
+        return super().models()
+
+    def versions(self, model: str) -> list[int]:
+        check_name(model, "model")
+        self._asked(lambda: self.mirror.listing.versions(model, strict=True))
+        return super().versions(model)
+
+    def reader(self, model: str, number: int) -> VersionReader:
+        storage = self.mirror.storage(model, number)
+        if not storage.followed:
+            storage.catch_up(self.keyring)
+        return VersionReader(self.folder(model, number), storage=storage, keyring=self.keyring)
+
+    def storage(self, model: str, number: int) -> MirroredStorage:
+        return self.mirror.storage(model, number)
+
+    def with_keys(self, keyring: Keyring) -> Self:
+        self.mirror.keyring = keyring
+        return super().with_keys(keyring)
+
+    def ready(self, model: str, number: int) -> bool:
+        return self.mirror.ready(model, number)
+
+    def prepare(self, model: str, number: int) -> None:
+        self.mirror.prepare(model, number)
+
+    def release(self, model: str, number: int) -> None:
+        self.mirror.storage(model, number).release()
+
+    def seen_s(self) -> float:
+        return self.mirror.seen_s()
+
+    def concern(self) -> str:
+        return self.mirror.listing.concern() if self.mirror.following else ""
+
+    def follow(self) -> None:
+        self.mirror.follow()
+
+    def close(self) -> None:
+        self.mirror.close()
+
+    def _kept(self, model: str, name: str) -> dict[str, Any]:
+        self._asked(lambda: self.mirror.listing.kept(f"{model}/{name}"))
+        return super()._kept(model, name)
+
+    def _put(self, name: str, data: bytes) -> None:
+        self.mirror.store.put(name, data)
+        (self.root / name).parent.mkdir(exist_ok=True)
+        super()._put(name, data)
+        self.mirror.tell()
+
+    def _asked(self, act: Any) -> None:
+        """Asks the store, unless somebody does all the time. What lies here counts where a server cannot reach it: that
+        nothing lies here does not say that there is nothing."""
+        try:
+            if not self.mirror.following:
+                act()
+            elif not self.mirror.listing.listed:
+                raise NotReady("repository: the object store has not answered yet")
+        except NotReady:
+            if not self.mirror.serving or not super().models():
+                raise

@@ -1,0 +1,435 @@
+"""One prefix of one bucket of an object store (S3, Google Cloud Storage, Azure), by obstore.
+
+Invariants
+- A name is given once: `create` sends If-None-Match: *, so of two writers one gets it. It says False only where
+  somebody else's content lies under the name: its second attempt after an uncertain outcome (a connection that broke,
+  an answer that did not come) may be refused because of the first, so the content decides there. The library's own
+  retries would hide which it was; creations have none.
+- An outage is NotReady in a short time: 1 s for a connection, PATIENCE_S for an answer (longer where megabytes go out
+  first), two retries within 2 s. Who asks decides whether to ask again. What the store refuses (credentials, 403) is
+  NotReady too: a role whose key is just being renewed must not end what is served.
+- Messages are one line without URLs, keys and what the library says, which may carry a signed URL.
+- Bytes of others: what is read into memory has a bound, and so has a download. Both are looked at before the body is,
+  and counted as it comes: what a store says of a body's length may be wrong.
+- A listing ends: after LISTING_S for the next thousand keys, or for all folders, after MAX_NAMES of these and MAX_KEYS
+  of those, and where names come again (a page's token that the store has given before). Beyond it is an outage. A name
+  is of MAX_KEY_NBYTES at most, as S3's are.
+
+Cost: get, head, create, put: one request each (a put of more than PART_NBYTES one a part, and two); folders one for
+each thousand names, delete one for each thousand keys on S3. Threads share a store: nothing is locked while one waits.
+It does not survive a fork: open a store in the process that uses it.
+
+What is not bounded but in time: the bytes of one page of a listing, and how many pages are empty. The library reads
+pages by itself and tells of none.
+
+Refused: fsspec, whose s3fs knows no conditional creation and brings an event loop (docs/decisions/0073).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError, NotReady, nearest
+from freshet_serving.processor.extras import needed
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, GetResult
+    from obstore.store import ClientConfig, RetryConfig
+    from obstore.store import ObjectStore as Bucket
+
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
+CONNECT_S, PATIENCE_S, RETRY_S, RETRIES = 1.0, 3.0, 2.0, 2
+# A whole request may take as long as it likes while bytes come, and so many times its patience where they are few.
+WHOLE_S, BRIEF, BRIEF_NBYTES = 86_400.0, 10, 1 << 20
+PART_NBYTES, CHUNK_NBYTES, SLOWEST_NBYTES_PER_S = 8 << 20, 4 << 20, 1 << 20
+MAX_GET_NBYTES = 64 << 20
+LISTING_S, MAX_NAMES, MAX_KEYS, MAX_KEY_NBYTES = 10.0, 100_000, 10_000_000, 1024
+DELETED_AT_ONCE = 1000
+_ADDRESS = re.compile(r"([a-z0-9+.-]+)://([^/?#@\s]+)(/[^?#]*)?")
+_STATUS = re.compile(r"non-2xx status code: (\d{3})")
+T = TypeVar("T")
+
+
+class ObjectContent(NamedTuple):
+    """An object's content; unchanged: it is still what the given etag names, and data is empty."""
+
+    data: bytes
+    etag: str
+    unchanged: bool = False
+
+
+class ObjectHead(NamedTuple):
+    """What is known of an object without its content."""
+
+    nbytes: int
+    etag: str
+
+
+class ObjectEntry(NamedTuple):
+    """An object of a listing."""
+
+    key: str
+    nbytes: int
+    etag: str
+
+
+def is_address(text: str) -> bool:
+    """Whether a repository or a path of data is a URL rather than a folder."""
+    return "://" in text
+
+
+def open_store(address: str, what: str = "repository", patience_s: float = PATIENCE_S) -> ObjectStore:
+    """The store at an address such as s3://bucket/prefix; asks nothing of it yet.
+
+    Credentials, region and endpoint come from the environment, as the store's own tools name them. what: what messages
+    call it. Raises BadInput for an address that cannot be one, and where the library is missing.
+    """
+    address_parts(address, what)
+    with needed(f"{what} {_scheme(address)}://", "objects"):
+        import obstore.store  # noqa: F401
+    return ObjectStore(address, what, patience_s)
+
+
+def address_parts(address: str, what: str) -> tuple[str, str, str]:
+    """Scheme, bucket and prefix of an address; raises BadInput."""
+    if (found := _ADDRESS.fullmatch(address)) is None or found[1] not in SCHEMES:
+        scheme = _scheme(address)
+        if scheme in SCHEMES:
+            more = address.partition("://")[2].strip("/")
+            got = f"{scheme}:// {'with more than a bucket and a prefix' if more else 'without a bucket'}"
+        else:
+            got = f"one of {scheme!r}{nearest(scheme, SCHEMES)}"
+        raise BadInput(f"{what}: a folder, or s3://BUCKET, gs://BUCKET or az://BUCKET wanted, got {got}")
+    return found[1], found[2], (found[3] or "").strip("/")
+
+
+def _scheme(address: str) -> str:
+    return address.partition("://")[0][:40]
+
+
+class ObjectStore:
+    """One prefix of one bucket; keys are relative to it, with '/'. Any call raises NotReady while the store cannot be
+    reached or refuses, and BadInput for a bucket that is not there and a key that can be none."""
+
+    def __init__(self, address: str, what: str = "repository", patience_s: float = PATIENCE_S) -> None:
+        self.address = address
+        self._what, self._patience_s = what, patience_s
+        self._bucket = address_parts(address, what)[1]
+        self._clients: dict[tuple[float, int, float], Bucket] = {}
+        # A configuration that cannot be one is said at once, not at the first look.
+        self._asking()
+
+    def get(self, key: str, etag: str = "", limit: int = MAX_GET_NBYTES) -> ObjectContent | None:
+        """An object's content, of up to `limit` bytes (else Corrupt); None: there is no such object. With the etag of
+        what is known already, unchanged content is not sent again."""
+        from obstore.exceptions import NotModifiedError
+
+        def read() -> ObjectContent:
+            client = self._brief() if limit <= BRIEF_NBYTES else self._asking()
+            reply = client.get(_key(key), options={"if_none_match": etag} if etag else {})
+            return ObjectContent(self._body(key, reply, limit), reply.meta["e_tag"] or "")
+
+        try:
+            return self._found(read)
+        except NotModifiedError:
+            return ObjectContent(b"", etag, True)
+
+    def download(self, key: str, path: Path, nbytes: int) -> bool:
+        """Streams an object into a new file; False: no such object. Raises Corrupt for more than nbytes bytes. Where it
+        raises, no file stays."""
+
+        def stream() -> bool:
+            reply = self._asking().get(_key(key))
+            self._check_size(key, reply.meta["size"], nbytes)
+            written = 0
+            with open(path, "xb", buffering=0) as file:
+                try:
+                    for chunk in reply.stream(min_chunk_size=CHUNK_NBYTES):
+                        written += len(chunk)
+                        self._check_size(key, written, nbytes)
+                        file.write(memoryview(chunk))
+                    if written != reply.meta["size"]:
+                        raise NotReady(self._line("what it sends breaks off"))
+                except BaseException:
+                    path.unlink(missing_ok=True)
+                    raise
+            return True
+
+        return self._found(stream) or False
+
+    def read_range(self, key: str, start: int, nbytes: int, etag: str) -> bytes:
+        """Bytes of an object from `start` on, as its etag names it; BadInput where it has gone or was replaced."""
+        from obstore.exceptions import PreconditionError
+
+        def read() -> bytes:
+            options: GetOptions = {"range": (start, start + nbytes)}
+            if etag:
+                options["if_match"] = etag
+            return self._body(key, self._asking().get(_key(key), options=options), nbytes, partial=True)
+
+        try:
+            if (data := self._found(read)) is not None:
+                return data
+        except PreconditionError:
+            pass
+        raise BadInput(f"{self._what}: {key.rpartition('/')[2][:64]!r} was replaced or removed while it was read")
+
+    def head(self, key: str) -> ObjectHead | None:
+        """Size and etag of an object; None: there is no such object."""
+
+        def look() -> ObjectHead:
+            meta = self._brief().head(_key(key))
+            return ObjectHead(meta["size"], meta["e_tag"] or "")
+
+        return self._found(look)
+
+    def create(self, key: str, content: bytes | Path) -> bool:
+        """Gives a name once: False where somebody else has, with other content. It holds the content in memory. After
+        NotReady it may be there all the same: the next attempt with the same content says True."""
+        data = content if isinstance(content, bytes) else content.read_bytes()
+        from obstore.exceptions import AlreadyExistsError
+
+        client = self._writing(len(data), retries=0)
+        uncertain: NotReady | None = None
+        for _ in range(2):
+            try:
+                self._asked(lambda: client.put(_key(key), data, mode="create", use_multipart=False))
+                return True
+            except NotReady as error:
+                uncertain = error
+            except AlreadyExistsError as error:
+                # 409: another creation of it was under way; whose, and whether it ended well, is not said.
+                if uncertain is None and _status(error) != 409:
+                    return False
+                if (head := self.head(key)) is not None:
+                    return head.nbytes == len(data) and self._holds(key, data)
+                uncertain = NotReady(self._line("another creation of the same object is under way"))
+        assert uncertain is not None
+        raise uncertain
+
+    def put(self, key: str, content: bytes | Path) -> None:
+        """Writes an object, over one that is there; readers see the old one or the new one whole."""
+        nbytes = len(content) if isinstance(content, bytes) else content.stat().st_size
+        client = self._writing(min(nbytes, PART_NBYTES), RETRIES)
+        if isinstance(content, Path) and nbytes <= PART_NBYTES:
+            content = content.read_bytes()  # one request; for an empty file too
+        self._must(lambda: client.put(_key(key), content, chunk_size=PART_NBYTES, use_multipart=nbytes > PART_NBYTES))
+
+    def folders(self, prefix: str) -> list[str]:
+        """Names directly below a prefix that hold objects, ascending; what is below them is not listed."""
+
+        from obstore import list_with_delimiter_async
+
+        found = self._listed(lambda: list_with_delimiter_async(self._brief(), prefix.strip("/") or None))
+        prefixes, objects = found["common_prefixes"], found["objects"]
+        if len(prefixes) + len(objects) > MAX_NAMES:
+            raise NotReady(self._line(f"it lists more than {MAX_NAMES} names where folders are"))
+        return sorted({str(name).rstrip("/").rpartition("/")[2] for name in prefixes})
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        """Every key below a prefix, ascending where the store sorts: everything is listed, a thousand a request."""
+        for entry in self.entries(prefix):
+            yield entry.key
+
+    def entries(self, prefix: str) -> Iterator[ObjectEntry]:
+        """What keys() lists, with sizes and etags."""
+        listing = self._must(lambda: self._brief().list(prefix.strip("/") or None, chunk_size=1000))
+        count, last = 0, ""
+        while chunk := self._listed(lambda: anext(listing, None)):
+            count += len(chunk)
+            if chunk[-1]["path"] == last:
+                raise NotReady(self._line("its listing goes round in a circle"))
+            last = chunk[-1]["path"]
+            if count > MAX_KEYS or max(len(meta["path"]) for meta in chunk) > MAX_KEY_NBYTES:
+                wanted = f"{MAX_KEYS} names of {MAX_KEY_NBYTES} bytes"
+                raise NotReady(self._line(f"it lists more than {wanted}"))
+            yield from (ObjectEntry(meta["path"], meta["size"], meta["e_tag"] or "") for meta in chunk)
+
+    def _listed(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What a part of a listing gives, or an outage after LISTING_S: a task can be ended, a call cannot."""
+
+        async def bounded() -> T:
+            try:
+                async with asyncio.timeout(LISTING_S):
+                    return await ask()
+            except TimeoutError:
+                raise NotReady(self._line(f"a listing has not ended within {LISTING_S:g} s")) from None
+
+        return self._must(lambda: _run_alone(bounded))
+
+    def _body(self, key: str, reply: GetResult, limit: int, partial: bool = False) -> bytes:
+        """The bytes of a reply, counted as they come. partial: they are a part of the object."""
+        if not partial:
+            self._check_size(key, reply.meta["size"], limit)
+        data = bytearray()
+        for chunk in reply.stream(min_chunk_size=min(limit, CHUNK_NBYTES)):
+            self._check_size(key, len(data) + len(chunk), limit)
+            data += memoryview(chunk)
+        return bytes(data)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Removes objects; one that is not there is no error."""
+        rest = iter(keys)
+        while batch := [_key(key) for key in islice(rest, DELETED_AT_ONCE)]:
+            try:
+                self._asked(lambda: self._asking().delete(batch))
+            except FileNotFoundError:
+                # Where one is missing some stores end there.
+                for key in batch:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._asked(partial(self._asking().delete, key))
+
+    def _holds(self, key: str, data: bytes) -> bool:
+        found = self.get(key, limit=len(data))
+        return found is not None and found.data == data
+
+    def _asking(self) -> Bucket:
+        return self._client(self._patience_s, RETRIES)
+
+    def _writing(self, nbytes: int, retries: int) -> Bucket:
+        """A client for requests of so many bytes: an answer comes after the last of them."""
+        wait_s = self._patience_s
+        while wait_s < nbytes / SLOWEST_NBYTES_PER_S:
+            wait_s *= 2  # few different clients
+        return self._client(wait_s, retries)
+
+    def _brief(self) -> Bucket:
+        """A client for what is small whole: a store that lets a byte through now and then keeps nobody."""
+        return self._client(self._patience_s, RETRIES, BRIEF * self._patience_s)
+
+    def _client(self, read_s: float, retries: int, whole_s: float = WHOLE_S) -> Bucket:
+        """A client that waits for so long for the next bytes, and for all of them. Two threads may make the same one;
+        either serves."""
+        if (known := self._clients.get((read_s, retries, whole_s))) is not None:
+            return known
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+
+        client: ClientConfig = {
+            "connect_timeout": timedelta(seconds=min(CONNECT_S, read_s)),
+            "read_timeout": timedelta(seconds=read_s),
+            "timeout": timedelta(seconds=whole_s),
+            # An endpoint that says http:// is meant so: MinIO on the same network.
+            "allow_http": True,
+        }
+        retry: RetryConfig = {
+            "max_retries": retries,
+            "retry_timeout": timedelta(seconds=min(RETRY_S, read_s / 2)),
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=50),
+                "max_backoff": timedelta(milliseconds=500),
+                "base": 2,
+            },
+        }
+        try:
+            made: Any = from_url(self.address, client_options=client, retry_config=retry)
+        except (BaseError, ValueError):
+            wanted = "an address such as s3://bucket/prefix, and the store's own environment variables, wanted"
+            raise BadInput(f"{self._what}: {wanted}; this cannot be opened") from None
+        return self._clients.setdefault((read_s, retries, whole_s), made)
+
+    def _found(self, act: Callable[[], T]) -> T | None:
+        """What act() gives, or None where it finds no object."""
+        try:
+            return self._asked(act)
+        except FileNotFoundError:
+            return None
+
+    def _must(self, act: Callable[[], T]) -> T:
+        try:
+            return self._asked(act)
+        except FileNotFoundError:
+            raise NotReady(self._line("it does not find what it lists")) from None
+
+    def _asked(self, act: Callable[[], T]) -> T:
+        """What act() gives; every error of the library but those of conditions as one of ours."""
+        from obstore.exceptions import (
+            AlreadyExistsError,
+            BaseError,
+            InvalidPathError,
+            NotModifiedError,
+            PreconditionError,
+        )
+
+        try:
+            return act()
+        except FreshetError:
+            raise
+        except (AlreadyExistsError, NotModifiedError, PreconditionError):
+            raise
+        except FileNotFoundError as error:
+            self._check_bucket(error)
+            raise
+        except ValueError as error:
+            if "path" not in str(error).lower():
+                raise
+            raise BadInput(f"{self._what}: a name without empty parts, '.' and '..' wanted") from None
+        except InvalidPathError:
+            raise BadInput(
+                f"{self._what}: the store has an object whose name has empty parts, '.', '..' or control characters; "
+                "nothing beside it can be listed until that is removed"
+            ) from None
+        except (BaseError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # of our own disk
+            self._check_bucket(error)
+            raise NotReady(self._line(_reason(error))) from None
+
+    def _check_bucket(self, error: Exception) -> None:
+        if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+            raise BadInput(f"{self._what}: there is no bucket {self._bucket[:64]!r}") from None
+
+    def _check_size(self, key: str, got: int, limit: int) -> None:
+        if got > limit:
+            raise Corrupt(f"{key.rpartition('/')[2][:64]}: at most {limit} bytes wanted, got {got}")
+
+    def _line(self, reason: str) -> str:
+        return f"{self._what}: the object store cannot be reached: {reason}"
+
+
+def _run_alone(act: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Runs a coroutine to its end, also for a caller whose thread has a loop, as a notebook's has."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(act())
+    with ThreadPoolExecutor(1, "freshet-listing") as pool:
+        return pool.submit(lambda: asyncio.run(act())).result()
+
+
+def _key(key: str) -> str:
+    if not key or key.startswith("/"):
+        raise BadInput("a key of an object, relative and not empty, wanted")
+    if len(key.encode(errors="replace")) > MAX_KEY_NBYTES:
+        raise BadInput(f"expected a key of an object of at most {MAX_KEY_NBYTES} bytes, got a longer one")
+    return key
+
+
+def _status(error: Exception) -> int:
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else 0
+
+
+def _reason(error: Exception) -> str:
+    """Why, in words of ours: the library's line has URLs in it, which may be signed."""
+    text = str(error)
+    if "169.254.169.254" in text or "metadata.google.internal" in text or "CredentialNotFound" in text:
+        return "no credentials in the environment"
+    status = _status(error)
+    if status in (401, 403):
+        return f"it refuses these credentials ({status})"
+    if status:
+        return f"it answers {status}"
+    if "incorrectly configured region" in text:
+        return "the bucket is in another region than AWS_REGION says"
+    kinds = {"kind: Timeout": "no answer in time", "timed out": "no answer in time", "kind: Connect": "no connection"}
+    return next((said for kind, said in kinds.items() if kind in text), "the connection broke")

@@ -1,0 +1,140 @@
+"""A chain folded into a snapshot: tables and dense weights as of its newest generation, beside whoever serves it.
+
+Rows come out as servers hold them, to the bit: those of the base are copied as they are stored, with their scales, and
+those that deltas brought are narrowed once, as a server narrows them on arrival. A key keeps how often training met it.
+
+Everything is durable before the record that names it is written, and nothing has to be renamed: a kill at any moment
+leaves the chain as it was, and at most a folder that no record names, which `freshet repository prune` removes. Memory
+is that of what changed, and of one table at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.package.atomic import fsync_folder
+from freshet_serving.processor.package.manifest import File, TableEntry
+from freshet_serving.processor.package.tensors import crc32, map_file, write_tensors
+from freshet_serving.processor.repository.log.chain_record import sha256
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import TableChanges, VersionContents, narrowed
+from freshet_serving.processor.repository.log.history import ChainLink
+from freshet_serving.processor.repository.version import DENSE, SNAPSHOTS, SnapshotManifest, VersionReader, table_file
+from freshet_serving.processor.tables.table import packed_stored
+
+SNAPSHOT_LIST = "snapshot.json"
+MET_ONCE = 1
+"""How often training met a key that a delta brought: it does not say, and it was once at least."""
+
+Progress = Callable[[int, int], None]
+
+
+def compact(version: VersionReader, change_log: ChangeLog, progress: Progress | None = None) -> ChainLink | None:
+    """Commits a snapshot of the generation that is to be served, and returns that; None where it is whole already.
+
+    version: as it was published. progress: called with the files that are written, and all of them. Raises NotReady
+    where the repository cannot be written, Conflict where the generation was rolled back meanwhile, Corrupt or Diverged
+    for files that are not as they were recorded.
+    """
+    change_log.look()
+    change_log.may_write()
+    link = change_log.history.target
+    newest = change_log.history.snapshot(link)
+    if link.record is None or (newest is not None and newest.digest == link.digest):
+        return None
+    name = f"{SNAPSHOTS}/{link.step}-{secrets.token_hex(4)}"
+    folder = version.folder / name
+    try:
+        signed = version.keyring.signer is not None
+        listed = _written(VersionContents(version, change_log, link), version.folder, name, progress, signed)
+        data = listed.to_json()
+        _write(folder / SNAPSHOT_LIST, lambda file: file.write(data))
+        for written in (folder, folder.parent, version.folder):
+            fsync_folder(written)
+        version.storage.send(name)
+        change_log.snapshot(link, f"{name}/{SNAPSHOT_LIST}", sha256(data), len(data))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            # Where nothing can be written nothing can be removed, and there is nothing to remove.
+            version.storage.remove(name)
+        raise NotReady(f"snapshot: the repository cannot be written: {os.strerror(error.errno or 0)}") from None
+    except BaseException:
+        if not change_log.may_name(f"{name}/{SNAPSHOT_LIST}"):
+            version.storage.remove(name)
+        raise
+    return link
+
+
+def _written(
+    contents: VersionContents, storage: Path, name: str, progress: Progress | None, signed: bool
+) -> SnapshotManifest:
+    """Writes tables and dense weights; returns the list of their files."""
+    folder, tables = storage / name, contents.base.manifest.tables
+    (folder / "tables").mkdir(parents=True)
+    rows: dict[str, int] = {}
+    files: dict[str, File] = {}
+    whole = len(tables) + bool(contents.dense)
+    for done, table in enumerate(tables, start=1):
+        arrays = _folded(contents.base, table, contents.changes[table.name])
+        rows[table.name] = len(arrays["keys"])
+        files[table_file(table.name)] = _tensors(folder / table_file(table.name), arrays, signed)
+        if progress is not None:
+            progress(done, whole)
+    fsync_folder(folder / "tables")
+    if contents.dense:
+        files[DENSE] = _tensors(folder / DENSE, contents.dense, signed)
+        if progress is not None:
+            progress(whole, whole)
+    link = contents.link
+    return SnapshotManifest(name, link.step, link.digest, rows, files, contents.published_at, contents.event_time)
+
+
+def _folded(base: VersionReader, table: TableEntry, changes: TableChanges) -> dict[str, NDArray[Any]]:
+    """The tensors of a table's file after its changes: rows that stay keep their places, those that are new follow."""
+    base.verify([table_file(table.name)])
+    old = base.tensors(table_file(table.name))
+    keys, frequencies = old["keys"], old.get("frequencies")
+    stored, scales = narrowed(changes.rows, table.dtype)
+    _, at, mine = np.intersect1d(keys, changes.keys, assume_unique=True, return_indices=True)
+    fresh = np.ones(len(changes.keys), np.bool_)
+    fresh[mine] = False
+    kept = ~np.isin(keys, changes.removed)
+    scaled = "scales" in old
+
+    def merged(before: NDArray[Any], changed: NDArray[Any]) -> NDArray[Any]:
+        there = np.array(before)
+        there[at] = changed[mine]
+        return np.concatenate([there[kept], changed[fresh]])
+
+    met = None
+    if frequencies is not None:
+        met = np.concatenate([frequencies[kept], np.full(np.count_nonzero(fresh), MET_ONCE, np.uint32)])
+    return packed_stored(
+        np.concatenate([keys[kept], changes.keys[fresh]]),
+        merged(old["rows"], stored),
+        merged(old["scales"], scales) if scaled else None,
+        met,
+    )
+
+
+def _tensors(path: Path, arrays: Mapping[str, NDArray[Any]], signed: bool) -> File:
+    _write(path, lambda file: write_tensors(file, arrays, {}))
+    data = map_file(path)
+    return File(data.nbytes, crc32(data.data), sha256(data) if signed else "")
+
+
+def _write(path: Path, write: Callable[[Any], object]) -> None:
+    """A new file, durable when the call returns; its folder is the caller's to make durable."""
+    with open(path, "xb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())

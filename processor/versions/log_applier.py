@@ -1,0 +1,563 @@
+"""How a version in memory follows its chain on disk: the writer's eye, between a ledger and a ServedVersion.
+
+What is served is made what the records say, not record by record: the target is the newest generation of the line that
+is not behind a gate, the version goes back to the nearest generation that both have, and forward from there. So deltas
+that were undone before they were seen are never read, and a rollback reaches every server of a repository with its
+next look.
+
+Deltas that come together are one change: they are folded (processor.package.delta_run), judged as one from what is
+served, and served by one flip. Where that is out of line they are taken one after another, each judged by itself, up to
+the first that is not in line: what comes together may do what it may do in turn, and no more. So a reader never meets a
+generation in the middle of a run that nobody has looked at, a bad delta that the next one mends is never served at all,
+and a run costs what its deltas hold, twice at most. Beyond what a version can stage at once it waits, refused. To go
+back into the middle of a run the version is built anew beside what is served: memory has its two ends.
+
+What a guard holds a guard releases: when something new has come behind the gate, everything from what is served to the
+newest generation is judged as one change, and where it is in line that is recorded as a release and served by one flip.
+The record comes after the judging and before the flip, exclusively, and only if the head is still the one that was
+judged; so of many servers one writes it, and the others follow. A gate that a person or a trainer has set is theirs to
+lift, also where a guard has moved it further back (processor.versions.automatic_release).
+
+States
+    CURRENT    serves the target
+    WAITING    something is there that cannot be served: a recorded delta that was refused, or a file that continues
+               nothing
+    HELD       serves the gate: what is behind it waits for a release, or a rollback. A delta that the guard
+               (processor.versions.pre_deploy_check) finds out of line is held so: by a record, which all servers of the
+               repository follow, whichever of them was first; in memory alone where none can be written
+    DIVERGED   what is on disk is not what is served under its name: nothing further is taken, until the file that says
+               so is put back as it was, a repair sets it aside (processor.repository.log.repair), or the version is
+               loaded anew
+
+Staleness is how long ago a look last found that what is served is what the records say: CURRENT, or HELD, which is a
+decision and the same everywhere. A look that finds something newer and cannot serve it, or that cannot be made at all,
+leaves it to grow, and so does the time until the next look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, NotReady
+from freshet_serving.processor.generation import Generation, Position
+from freshet_serving.processor.package.delta import SUFFIX, Delta
+from freshet_serving.processor.package.delta_run import DeltaRun
+from freshet_serving.processor.repository.log.chain_record import RELEASE, REPAIR, ROLLBACK
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.history import ChainLink, History
+from freshet_serving.processor.repository.log.scrub import Identity, identity_of
+from freshet_serving.processor.repository.log.unrecorded_delta import DeltaFolderScanner, UnrecordedDelta
+from freshet_serving.processor.repository.version import MANIFEST
+from freshet_serving.processor.versions.automatic_release import (
+    AUTOMATIC,
+    BY_GUARD,
+    ReleaseBackoff,
+    held_reason,
+    set_by_guard,
+)
+from freshet_serving.processor.versions.pre_deploy_check import GATED, RUN, GuardViolation, PreDeployCheck, entry_of
+from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
+from freshet_serving.processor.watching.delta_log import DeltaEntry
+from freshet_serving.processor.watching.stats import (
+    CURRENT,
+    DAMAGED,
+    DIVERGED,
+    GAP,
+    GATE,
+    HELD,
+    REFUSED,
+    UNREADABLE,
+    WAITING,
+    ChainStatus,
+)
+
+FOR_GOOD = -1
+LEARNED = 32
+"""Of many that are replayed, the guard looks at so many, the newest."""
+
+
+class RebuildRequired(Exception):
+    """The target cannot be reached from what is in memory: the version has to be built anew from its files."""
+
+
+@dataclass(slots=True)
+class _ReadRun:
+    """Deltas of a run that could be read. stopped: what happened at the first that could not, None where all could."""
+
+    run: DeltaRun = field(default_factory=DeltaRun)
+    links: list[ChainLink] = field(default_factory=list)
+    entries: list[DeltaEntry] = field(default_factory=list)
+    stopped: FreshetError | None = None
+
+
+class LogApplier:
+    """Follows the chain of one version. Used under its model's lock; status is replaced whole."""
+
+    def __init__(
+        self,
+        model: str,
+        change_log: ChangeLog,
+        clock: Clock,
+        pre_deploy_check: PreDeployCheck,
+        seen_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """seen_s: see Repository.seen_s."""
+        self.change_log, self.pre_deploy_check = change_log, pre_deploy_check
+        self._clock, self._seen_s = clock, seen_s
+        self.current_at_s = clock.now_s()
+        """When it last was known to serve what the records say; at first, when it began to follow them."""
+        self._model, self._dropped_deltas = model, DeltaFolderScanner(change_log.folder, clock.now_s)
+        # Path -> what the file was, and at how many records (or FOR_GOOD) it was refused.
+        self._refused: dict[Path, tuple[Identity, int]] = {}
+        self._diverged = self._logged = self._told = ""
+        # The file that says so, and what it was when it last said so.
+        self._diverged_file: Path | None = None
+        self._seen: Identity | tuple[()] | None = ()
+        # The record number at which a recorded delta was refused, and why.
+        self._blocked: tuple[int, str] | None = None
+        # Gone back to here alone, because the repository could not be written; and why, where it was held.
+        self._here: ChainLink | None = None
+        self._held_here = ""
+        self._vouched_here = 0
+        # The newest step that a person has released, and the records that say so.
+        self._by_person = self._noted = 0
+        # Looks at what is held, and what the last one failed by.
+        self._looks, self._stays = ReleaseBackoff(), ""
+        self._waiting: dict[Path, str] = {}
+        # What was served at how many records, and how many generations that was behind.
+        self._counted: tuple[tuple[str, int], int] = (("", -1), 0)
+        self.status = ChainStatus(CURRENT, "", change_log.history.head.digest, 0, 1, 0)
+
+    def renewed(self, change_log: ChangeLog) -> LogApplier:
+        """A follower that knows of the records what it reads now, and of the rest what this one knew."""
+        other = LogApplier(self._model, change_log, self._clock, self.pre_deploy_check, self._seen_s)
+        other.start()
+        other.override(self._here, self._held_here)
+        other.current_at_s, other._vouched_here, other.status = self.current_at_s, self._vouched_here, self.status
+        other._by_person, other._noted, other._looks = self._by_person, self._noted, self._looks
+        return other
+
+    @property
+    def target(self) -> ChainLink:
+        """The generation that is to be served."""
+        return self._here or self.change_log.history.target
+
+    def recorded_by(self, number: int) -> ChainLink:
+        """The newest generation on the way to the target whose record had come by a record's number."""
+        links = self.change_log.history.back(self.target)
+        return next((link for link in links if link.record is None or link.record.number <= number), self.target)
+
+    @property
+    def vouched(self) -> int:
+        """The newest step that was released: nothing up to it is judged."""
+        return max(self.change_log.history.vouched, self._vouched_here)
+
+    @property
+    def by_person(self) -> int:
+        """The newest step that a person has released since this server follows: nobody watches what it comes to."""
+        return self._by_person
+
+    @property
+    def needs_reload(self) -> bool:
+        """Whether it has left what the records say: only loading the version anew is sure to bring it back."""
+        return bool(self._diverged) or self._here is not None
+
+    def start(self, from_snapshot: bool = True) -> None:
+        """The first look, before anything is loaded. Raises Diverged where what follows the newest snapshot is no
+        chain: what comes before it may be."""
+        self.change_log.recall()
+        if from_snapshot:
+            with contextlib.suppress(Diverged):
+                self.change_log.begin_at_snapshot()
+        try:
+            self.change_log.look()
+        except Diverged as error:
+            if not self.change_log.history.whole:
+                raise
+            self._diverge(error)
+
+    def unreachable(self, why: str) -> list[str]:
+        """What the records say cannot be served at all; tried again once they say something else."""
+        told = self._blocked is not None and self._blocked[1] == why
+        self._blocked = self.change_log.history.number, why
+        return [] if told else [f"{self._model} {why}"]
+
+    def wait(self, why: str) -> list[str]:
+        """Tells once of what will be tried again at the next look."""
+        told, self._told = self._told == why, why
+        self._blocked = FOR_GOOD, why
+        return [] if told else [f"{self._model} {why}"]
+
+    def follow(self, version: ServedVersion) -> list[str]:
+        """One look: takes what has come, and makes the version serve it; returns what happened. Raises
+        RebuildRequired."""
+        events: list[str] = []
+        # Served, so to be followed, also while nothing of it is read.
+        self.change_log.storage.look_for(MANIFEST)
+        if self._diverged and self._diverged_file is not None:
+            # Before it is read: what is put back while it is must not go unnoticed.
+            now = identity_of(self._diverged_file)
+            if now != self._seen:
+                self._seen, self._diverged = now, ""
+        if self._diverged and self.change_log.repaired():
+            self._diverged = ""
+        goes_on = "what is on disk is again what is served"
+        if not self._diverged:
+            try:
+                came = {record.kind: record for record in self.change_log.look()}
+                self.change_log.remember()
+                if REPAIR in came:
+                    repair = came[REPAIR]
+                    goes_on = f"record {repair.number} sets aside records {repair.since} to {repair.number - 1}"
+                if ROLLBACK in came or REPAIR in came or (self._held_here and RELEASE in came):
+                    self.override(None)
+                self._note_releases()
+                self.change_log.scrub()
+                events += self.reconcile(version, self.target)
+                events += self._release_if_sound(version)
+                if self.target is self.change_log.history.head and self._blocked is None:
+                    events += self._adopt(version)
+            except Diverged as error:
+                events += self._diverge(error)
+                # What was read before it broke still counts.
+                events += self.reconcile(version, self.target)
+            except NotReady as error:
+                events += self.wait(str(error))
+        if self._logged and not self._diverged:
+            self._logged = ""
+            events.insert(0, f"{self._model} goes on: {goes_on}")
+        if version.digest == self.target.digest:
+            self.pre_deploy_check.known = self.change_log.history.number
+        self.tell(version)
+        return events
+
+    def reconcile(self, version: ServedVersion, target: ChainLink) -> list[str]:
+        """Makes the version serve a generation of the chain, as far as that can be; raises RebuildRequired."""
+        number = self.change_log.history.number
+        if target.digest == version.digest:
+            self._blocked = None
+            return []
+        if self._blocked is not None and self._blocked[0] == number:
+            return []
+        ahead: list[ChainLink] = []
+        for link in self.change_log.history.back(target):
+            step = version.step_of(link.digest)
+            if step is not None:
+                break
+            ahead.append(link)
+        else:
+            raise RebuildRequired
+        ahead.reverse()
+        back = step != version.position.step
+        if back and ahead and version.opened and not self._is_new(ahead[0]):
+            # It was served in the middle of a run: nobody is to meet what came before that run again.
+            raise RebuildRequired
+        self._blocked = None
+        events: list[str] = []
+        if back:
+            version.rollback(step)
+            events.append(f"{self._model} rolled back to {version.generation}")
+        if version.opened and len(ahead) > 1:
+            return events + self._apply_together(version, ahead)
+        return events + self._apply_each(version, ahead)
+
+    def _apply_each(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> list[str]:
+        """Serves deltas one after another, up to the first that cannot be, or is out of line."""
+        events: list[str] = []
+        for left, link in zip(range(len(ahead), 0, -1), ahead):
+            try:
+                delta = self.change_log.read_delta(link)
+                if left > LEARNED and not version.opened:
+                    version.apply(delta, link.digest)
+                    self.pre_deploy_check.replayed(version, delta)
+                else:
+                    self.apply(version, delta, link.digest, judged=version.opened and self._is_new(link))
+            except GuardViolation as error:
+                return [*events, *self._hold(link, error)]
+            except FreshetError as error:
+                return [*events, *self._stopped(link, error)]
+            events.append(f"{self._model} {version.generation} served")
+        return events
+
+    def _apply_together(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> list[str]:
+        """Serves a run of deltas by one flip; one after another where it is out of line as a whole."""
+        taken, events = self._read_run(version, ahead), list[str]()
+        if taken.links:
+            newest = taken.links[-1]
+            try:
+                judged = newest.step > self.vouched and self._is_new(newest)
+                self._apply_run(version, taken, judged, RUN)
+            except GuardViolation:
+                return self._apply_each(version, ahead)
+            except FreshetError as error:
+                return self._stopped(newest, error)
+            others = len(taken.links) - 1
+            events = [f"{self._model} {version.generation} served{f', with {others} before it' if others else ''}"]
+        if taken.stopped is not None:
+            events += self._stopped(ahead[len(taken.links)], taken.stopped)
+        return events
+
+    def _is_new(self, link: ChainLink) -> bool:
+        """Whether a generation has come since this server last served what the records said."""
+        return link.record is not None and link.record.number > self.pre_deploy_check.known
+
+    def _read_run(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> _ReadRun:
+        """Reads deltas that follow each other, up to the first that cannot be applied."""
+        manifest, taken = version.manifest, _ReadRun()
+        step = version.position.step
+        for link in ahead:
+            try:
+                delta = self.change_log.read_delta(link)
+                at = Position(manifest.model, manifest.version, 0, step)
+                at.check_parent(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
+                delta.check_fits(manifest)
+            except FreshetError as error:
+                taken.stopped = error
+                break
+            taken.run.add(delta)
+            taken.links.append(link)
+            taken.entries.append(entry_of(delta, link.digest))
+            step = delta.step
+        return taken
+
+    def _apply_run(
+        self,
+        version: ServedVersion,
+        taken: _ReadRun,
+        judged: bool,
+        asked: str,
+        commit: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Serves the newest of a run, by one flip; raises GuardViolation."""
+        delta, digest = taken.run.folded(), taken.links[-1].digest
+
+        def examine(change: StateChange) -> None:
+            self.pre_deploy_check.examine(version, delta, change, judged, asked)
+
+        version.apply(delta, digest, examine=examine, commit=commit)
+        self.pre_deploy_check.served(version, delta, taken.entries[:-1])
+
+    def _stopped(self, link: ChainLink, error: FreshetError) -> list[str]:
+        """What a delta that cannot be served comes to."""
+        if isinstance(error, Diverged):
+            return self._diverge(error)
+        if isinstance(error, NotReady):
+            return self.wait(f"delta {link.step} waits: {error}")
+        self._blocked = self.change_log.history.number, f"delta {link.step} refused: {error}"
+        return [f"{self._model} {self._blocked[1]}"]
+
+    def _release_if_sound(self, version: ServedVersion) -> list[str]:
+        """Lifts a gate that a guard has set, where the newest generation behind it is in line with what is served."""
+        history, gate = self.change_log.history, self.target
+        pair = gate.digest, history.head.digest
+        if not version.opened or gate is history.head or self._blocked is not None or version.digest != gate.digest:
+            return []
+        began_s = self._clock.now_s()
+        if not self._looks.due(pair, began_s) or not self.pre_deploy_check.judges or not self.held_by_guard:
+            return []
+        ahead = [link for link in history.back(history.head) if link.step > gate.step][::-1]
+        reason = f"{AUTOMATIC}{version.manifest.version}.{history.head.step} is in line with {version.generation}"
+        try:
+            if not self._held_here:
+                self.change_log.may_write()
+            taken = self._read_run(version, ahead)
+            if taken.stopped is not None:
+                return []
+            self._apply_run(version, taken, True, GATED, lambda: self._commit_release(reason, pair))
+        except GuardViolation:
+            version.forget_refused()
+            return []
+        except FreshetError as error:
+            version.forget_refused()
+            told, self._stays = self._stays == str(error), str(error)
+            return [] if told else [f"{self._model} stays held: {error}"]
+        finally:
+            self._looks.looked(pair, began_s, self._clock.now_s())
+        self.pre_deploy_check.released()
+        return [f"{self._model} {version.generation} served: the hold is released: {reason}"]
+
+    def _commit_release(self, reason: str, pair: tuple[str, str]) -> None:
+        """Lifts the gate, unless something has happened since it was looked at: raises Conflict then."""
+        if self._held_here:
+            self._vouched_here = self.change_log.history.head.step
+            self.override(None)
+            return
+        self.change_log.release(reason, *pair)
+
+    def _note_releases(self) -> None:
+        history = self.change_log.history
+        if history.number != self._noted:
+            self._noted = history.number
+            theirs = (r for r in history.events if r.kind == RELEASE and not r.reason.startswith(AUTOMATIC))
+            self._by_person = max([self._by_person, *(record.step for record in theirs)])
+
+    @property
+    def held_by_guard(self) -> bool:
+        """Whether something is held that nobody but servers' guards has asked for."""
+        if self._here is not None:
+            return BY_GUARD.match(self._held_here) is not None and self.change_log.history.gate is None
+        return set_by_guard(self.change_log.history)
+
+    def apply(
+        self,
+        version: ServedVersion,
+        delta: Delta,
+        digest: str,
+        *,
+        keep: Callable[[], None] | None = None,
+        commit: Callable[[], None] = lambda: None,
+        judged: bool = True,
+    ) -> float:
+        """ServedVersion.apply(), on probation. judged: it may be held. Raises GuardViolation."""
+        judged = judged and delta.step > self.vouched
+
+        def examine(change: StateChange) -> None:
+            self.pre_deploy_check.examine(version, delta, change, judged)
+
+        apply_ms = version.apply(delta, digest, keep=keep, examine=examine, commit=commit)
+        self.pre_deploy_check.served(version, delta)
+        return apply_ms
+
+    def _hold(self, link: ChainLink, error: GuardViolation) -> list[str]:
+        """Has everybody serve what a delta stands on, and not the delta; raises Diverged."""
+        reason = held_reason(Generation(self.change_log.manifest.version, link.step), error.reason)
+        before = self.change_log.history.links[link.parent]
+        if link is self.change_log.history.head:
+            # It has just been looked at.
+            now_s = self._clock.now_s()
+            self._looks.looked((before.digest, link.digest), now_s, now_s)
+        try:
+            self.change_log.hold(reason, before)
+        except Diverged:
+            raise
+        except FreshetError:
+            self.override(before, reason)
+        return [f"{self._model} {reason}"]
+
+    def release(self, reason: str) -> None:
+        """Lifts the gate, for everybody where it is one of the records. Raises Conflict where nothing is held."""
+        if self._held_here:
+            self._vouched_here = self._by_person = self.change_log.history.head.step
+            self.override(None)
+            return
+        self.change_log.look()
+        if self.change_log.history.gate is None:
+            raise Conflict("release: nothing of it is held")
+        self.change_log.release(reason)
+
+    def ready(self, version: ServedVersion) -> None:
+        """Raises Conflict unless the version serves the head of its chain, so that something may be put on it."""
+        self.tell(version)
+        if self._blocked is not None and self._blocked[0] == FOR_GOOD:
+            raise NotReady(f"chain: {self._blocked[1]}")
+        if self.target is not self.change_log.history.head or self.status.state in (HELD, DIVERGED) or self._blocked:
+            raise Conflict(f"chain: {self.status.state}: {self.status.reason}")
+
+    def override(self, link: ChainLink | None, held: str = "") -> None:
+        """Serves this generation, whatever the records say, until one of them rolls back: the repository cannot be
+        written. None: what the records say. held: why what follows it is."""
+        self._here, self._held_here = link, held
+
+    def _adopt(self, version: ServedVersion) -> list[str]:
+        """Gives files that were dropped their records, and serves them; again as long as one follows another."""
+        events: list[str] = []
+        history = self.change_log.history
+        self._waiting = {
+            path: why
+            for path, why in self._waiting.items()
+            if int(path.name.removesuffix(SUFFIX)) > history.top and path.exists()
+        }
+        number = FOR_GOOD
+        while number != history.number and self._blocked is None:
+            number = history.number
+            for arrived in (self._dropped_deltas.next, self._dropped_deltas.others):
+                for bare in arrived(history.top) if number == history.number else ():
+                    if bare.step > history.top and self._blocked is None:
+                        events += self._try(version, bare)
+        return events
+
+    def _try(self, version: ServedVersion, bare: UnrecordedDelta) -> list[str]:
+        number = self.change_log.history.number
+        seen, refused = identity_of(bare.path), self._refused.get(bare.path)
+        if seen is None or refused in ((seen, number), (seen, FOR_GOOD)):
+            return []
+        self._waiting.pop(bare.path, None)
+        try:
+            link, delta = self.change_log.adopt(bare.path)
+            return self._serve(version, link, delta)
+        except Diverged:
+            raise
+        except NotReady as error:
+            self._dropped_deltas.again()
+            return self.wait(f"delta {bare.step} waits: {error}")
+        except Conflict as error:
+            self._refused[bare.path] = seen, number
+            self._waiting[bare.path] = f"delta {bare.step} waits: {error}"
+        except FreshetError as error:
+            self._refused[bare.path] = seen, FOR_GOOD
+            self._waiting[bare.path] = f"delta {bare.step} refused: {error}"
+        return [f"{self._model} {self._waiting[bare.path]}"]
+
+    def _serve(self, version: ServedVersion, link: ChainLink, delta: Delta) -> list[str]:
+        if version.digest != link.parent:
+            return self.reconcile(version, self.target)
+        try:
+            self.apply(version, delta, link.digest)
+        except NotReady:
+            raise
+        except GuardViolation as error:
+            return self._hold(link, error)
+        except FreshetError as error:
+            self._blocked = self.change_log.history.number, f"delta {link.step} refused: {error}"
+            return [f"{self._model} {self._blocked[1]}"]
+        return [f"{self._model} {version.generation} served"]
+
+    def _diverge(self, error: Diverged) -> list[str]:
+        told, self._diverged = self._logged == str(error), str(error)
+        self._logged = self._diverged
+        if error.file != self._diverged_file:
+            self._diverged_file, self._seen = error.file, ()
+        return [] if told else [f"{self._model} DIVERGED: {error}"]
+
+    def tell(self, version: ServedVersion) -> None:
+        """Says in `status` where the version stands now."""
+        history = self.change_log.history
+        state, reason, obstacle = CURRENT, "", ""
+        if self._diverged:
+            state, reason, obstacle = DIVERGED, self._diverged, DAMAGED
+        elif self._blocked is not None:
+            state, reason = WAITING, self._blocked[1]
+            obstacle = UNREADABLE if self._blocked[0] == FOR_GOOD else REFUSED
+        elif self._here is not None:
+            alone = "on this server alone, which cannot write to the repository"
+            state, reason = HELD, f"{self._held_here}; {alone}" if self._held_here else f"rolled back {alone}"
+            obstacle = GATE
+        elif history.gate is not None:
+            state, reason, obstacle = HELD, history.held or "held", GATE
+        elif self._waiting:
+            # The one that comes next, if it is among them: only that keeps others from being served.
+            step, path = min((int(path.name.removesuffix(SUFFIX)), path) for path in self._waiting)
+            refused = step == history.top + 1 and self._refused.get(path, ((), 0))[1] == FOR_GOOD
+            state, reason, obstacle = WAITING, self._waiting[path], REFUSED if refused else GAP
+        seen = version.digest, history.number
+        if seen != self._counted[0]:
+            self._counted = seen, _distance(history, version.digest)
+        behind = self._counted[1] + len(self._waiting)
+        if state in (CURRENT, HELD) and self.change_log.folder.is_dir():
+            # Where the folder has gone nobody has looked at anything, though no record was missed.
+            self.current_at_s = max(self.current_at_s, self._clock.now_s() - self._seen_s())
+        now = ChainStatus(state, reason, version.digest, history.number, history.top + 1, behind, obstacle)
+        if now != self.status:
+            self.status = now
+
+
+def _distance(history: History, digest: str) -> int:
+    """Generations of the line after one of it; all of them where it is none of it."""
+    if digest == history.head.digest:
+        return 0
+    links = list(history.back(history.head))
+    return next((n for n, link in enumerate(links) if link.digest == digest), len(links))

@@ -1,0 +1,154 @@
+"""What becomes of a delta once it is served: whether it is to be taken back. Pure: counts come in, with the time.
+
+Generations that come too fast to be told apart are taken together, from the first whose evidence is not full yet, and
+are compared with what was served before it: failures, scores that are no numbers, and how the scores lie
+(processor.watching.canary_judge, as a canary against its baseline). Traffic may change at the same moment: where the
+preview has seen that the delta leaves the scores of the same rows alone, it is not what has moved them.
+
+Calibration is told by whoever joins labels: sums of scores and labels by generation. It is compared with the
+generations before: a model that is trained on every tenth negative is off by the same factor all the time.
+
+Refused: one window for each generation (a delta every second would never be judged); going back to the generation just
+before the newest (it may be the bad one).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.watching.canary_judge import Verdict, weigh
+from freshet_serving.processor.watching.delta_guard import DeltaBounds
+from freshet_serving.processor.watching.sketch import Sketch
+
+LEAST_LABELS, MOST_LABELS = 50, 1e6
+SURE = 4.0
+"""Standard deviations."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSums:
+    """What a generation scored rows whose labels have come: sums, and how many rows."""
+
+    scores: float = 0.0
+    labels: float = 0.0
+    rows: int = 0
+
+    def __add__(self, other: LabelSums) -> LabelSums:
+        return LabelSums(self.scores + other.scores, self.labels + other.labels, self.rows + other.rows)
+
+    def validate(self) -> None:
+        """Raises BadInput unless they can be sums over so many rows, each of a score and a label from 0 to 1."""
+        for name, value in (("scores", self.scores), ("labels", self.labels)):
+            if not 0 <= value <= self.rows:
+                raise BadInput(f"{name}: expected a sum from 0 to {self.rows}, the number of rows, got {value:g}")
+
+    def half(self) -> LabelSums:
+        return LabelSums(self.scores / 2, self.labels / 2, self.rows // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRollback:
+    """A verdict on what is served. bad: the first generation that is to go; good: the one to go back to."""
+
+    bad: Generation
+    good: Generation
+    verdict: Verdict
+
+
+class PostDeployMonitor:
+    """The aftermath of one version's deltas."""
+
+    def __init__(self) -> None:
+        self._seen: Generation | None = None
+        # What is known to be good, and the first that is not known to be.
+        self._good: Generation | None = None
+        self._monitored: Generation | None = None
+        self._began: tuple[float, Sketch] | None = None
+        self._before: Sketch | None = None
+        # By whoever joins labels, until the next look.
+        self._told: list[tuple[Generation, LabelSums]] = []
+        self._calibrated = self._calibrated_now = LabelSums()
+
+    def monitored(self, generation: Generation) -> bool:
+        """Whether a generation that is served is not known to be good."""
+        return self._monitored is not None or (self._seen is not None and generation != self._seen)
+
+    def tell(self, generation: Generation, evidence: LabelSums) -> None:
+        """Labels have come of rows that a generation has scored; in any thread."""
+        self._told.append((generation, evidence))
+
+    def look(
+        self, bounds: DeltaBounds, now_s: float, generation: Generation, sketch: Sketch, moved: int, vouched: int = 0
+    ) -> AutoRollback | None:
+        """What is to be taken back, and why. sketch: all that has been counted of the version by now. moved: the newest
+        step that may have moved the scores of the same rows. vouched: the newest that a person has released."""
+        mine = None if self._began is None else sketch.since(self._began[1])
+        back = self._seen is not None and generation.step < self._seen.step
+        if self._began is None or mine is None or back or (generation != self._seen and generation.step <= vouched):
+            self._begin(now_s, sketch, good=generation)
+            self._before, self._told = (self._before if back else None), []
+            return None
+        if generation != self._seen:
+            if self._monitored is None or _full(bounds, mine):
+                self._settle(mine, bounds)
+                self._good, self._monitored, self._began = self._seen, generation, (now_s, sketch)
+            self._seen = generation
+            return None
+        self._count()
+        verdict = None
+        if self._monitored is not None and self._good is not None:
+            if self._before is not None:
+                verdict = weigh(bounds.served, self._before, mine, traffic=moved < self._monitored.step)
+            verdict = verdict or _miscalibrated(bounds, self._calibrated, self._calibrated_now)
+            if verdict is not None:
+                return AutoRollback(self._monitored, self._good, verdict)
+        if now_s - self._began[0] >= bounds.watch_s and _full(bounds, mine):
+            self._settle(mine, bounds)
+            self._begin(now_s, sketch, good=generation)
+        return None
+
+    def _begin(self, now_s: float, sketch: Sketch, good: Generation) -> None:
+        self._seen = self._good = good
+        self._monitored, self._began = None, (now_s, sketch)
+
+    def _settle(self, mine: Sketch, bounds: DeltaBounds) -> None:
+        """What has been counted is that of good generations."""
+        known = self._before is not None and not _full(bounds, mine)
+        self._before = self._before + mine if known and self._before is not None else mine
+        self._calibrated = self._calibrated + self._calibrated_now
+        if self._calibrated.labels > MOST_LABELS:
+            self._calibrated = self._calibrated.half()
+        self._calibrated_now = LabelSums()
+
+    def _count(self) -> None:
+        told, self._told = self._told, []
+        for generation, evidence in told:
+            if self._monitored is not None and generation.step >= self._monitored.step:
+                self._calibrated_now += evidence
+            else:
+                self._calibrated += evidence
+
+
+def _full(bounds: DeltaBounds, mine: Sketch) -> bool:
+    """Whether there is enough to be judged by."""
+    wanted = bounds.served
+    return mine.requests >= wanted.min_requests and all(s.count >= wanted.min_scores for s in mine.every())
+
+
+def _miscalibrated(bounds: DeltaBounds, before: LabelSums, now: LabelSums) -> Verdict | None:
+    if min(before.labels, now.labels) < LEAST_LABELS or min(before.scores, now.scores) <= 0:
+        return None
+    was, is_now = before.scores / before.labels, now.scores / now.labels
+    off = abs(math.log(is_now / was))
+    # Of counts; labels that are no counts vary less.
+    chance = SURE * math.sqrt(1 / before.labels + 1 / now.labels)
+    if off <= max(math.log1p(bounds.max_miscalibration), chance):
+        return None
+    return Verdict(
+        "calibration",
+        f"scores are {is_now:.2f} times the labels of {now.rows} rows, and were {was:.2f} times; a factor of at most "
+        f"{1 + bounds.max_miscalibration:g} wanted",
+    )

@@ -1,0 +1,59 @@
+"""What a client shows a server, and whom it believes: a key, the authority of the server's certificate, its own."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from freshet_serving.processor.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCredentials:
+    """ca: PEM file of the authorities that the server's certificate may be of; "" for the system's. certificate,
+    private_key: PEM files, for servers that ask for one. key: "" for none."""
+
+    key: str = field(default="", repr=False)
+    ca: str = ""
+    certificate: str = ""
+    private_key: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.key.isascii() and self.key.isprintable()) or " " in self.key:
+            raise BadInput("key: printable ASCII without spaces wanted, as freshet key create prints it")
+        if bool(self.certificate) != bool(self.private_key):
+            raise BadInput("certificate, private_key: both, or neither, wanted")
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """What every call says; metadata over gRPC."""
+        return (("authorization", f"Bearer {self.key}"),) if self.key else ()
+
+    def context(self) -> ssl.SSLContext:
+        """For HTTPS; raises BadInput."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+            if self.certificate:
+                context.load_cert_chain(self.certificate, self.private_key)
+        except OSError as error:
+            raise BadInput(f"ca, certificate, private_key: PEM files wanted, got {_why(error)}") from None
+        return context
+
+    def channel_credentials(self) -> Any:
+        """For gRPC; raises BadInput."""
+        import grpc
+
+        try:
+            ca, own, chain = (
+                Path(path).read_bytes() if path else None for path in (self.ca, self.private_key, self.certificate)
+            )
+        except OSError as error:
+            raise BadInput(f"ca, certificate, private_key: PEM files wanted, got {_why(error)}") from None
+        return grpc.ssl_channel_credentials(ca, own, chain)
+
+
+def _why(error: OSError) -> str:
+    reason = getattr(error, "reason", None) or error.strerror or "something else"
+    return str(reason).replace("_", " ").lower()

@@ -1,0 +1,275 @@
+"""Requests on disk, a sample of them: Parquet that warms versions, loads servers and trains models.
+
+One row a candidate, whatever form the request had: the columns of its inputs (serving.telemetry.recorded_columns), of
+which those that it sent once have their value in its first row and null in the others, and beside them
+
+    freshet.request      string    x-request-id, or a number of this process's own
+    freshet.row          int32     0 begins a request
+    freshet.time         timestamp when it was answered
+    freshet.generation   string    by what
+    freshet.output.NAME  float32   what was answered; a list where an output has several columns
+
+The schema's metadata, under "freshet", says which of them is which column of which input, so that requests can be put
+together again.
+
+Invariants
+- The request path appends to a bounded queue, or drops and counts; everything else is the thread's. What it counts is
+  what the request takes once it is a batch of rows, so memory is bounded: MAX_QUEUED_NBYTES in the queue, and for each
+  model GROUP_NBYTES and one request that wait for their row group, three times while that is written.
+- A request lies in one row group: it begins where freshet.row is 0, and no reader has to look further back.
+- A file appears under its name when it is whole. What a crash takes with it is the file being written: at most
+  ROTATE_S or a sixteenth of max_nbytes.
+- The files of one recorder take at most max_nbytes: the oldest go first. A disk that cannot be written costs what is
+  recorded, never a request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package.recording_columns import METADATA, ROW
+from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest
+from freshet_serving.processor.versions.replica import Replica
+from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, request_of
+
+log = logging.getLogger("freshet.recording")
+
+MAX_QUEUED, MAX_QUEUED_NBYTES = 4096, 64 << 20
+ID_NBYTES = 16
+"""Of the number in an id that a recorder makes, and of its hyphen."""
+GROUP_ROWS, GROUP_NBYTES = 16384, 8 << 20
+"""A row group is written once it has so many."""
+ROTATE_S = 60.0
+IDLE_S = 1.0
+FILES = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampledRequest:
+    """A request that is to be recorded. nbytes: of its rows as a batch."""
+
+    columns: RecordedColumns
+    inputs: Mapping[str, Column]
+    request_id: str
+    rows: int
+    reply: PredictReply
+    at_s: float
+    nbytes: int
+
+
+class RequestRecorder:
+    """The recorder of a sample of the requests, a tap of Predictor; close() ends it."""
+
+    def __init__(self, folder: str, share: float, max_nbytes: int, name: str) -> None:
+        """name: tells the files of several processes apart. Raises BadInput when the folder cannot be had."""
+        self._folder, self._share, self._max_nbytes, self._name = Path(folder), share, max_nbytes, name
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for stale in self._folder.glob(f".*-{name}-*.tmp"):
+                stale.unlink()
+        except OSError as error:
+            raise BadInput(f"record: a folder that can be written wanted: {error.strerror}") from None
+        self._due = self._number = self.dropped = self.requests = self.rows = 0
+        self._credit = 0.0
+        self._queue: deque[SampledRequest] = deque()
+        self._queued_nbytes = 0
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = False
+        self._columns: dict[str, RecordedColumns] = {}
+        self._files: dict[str, _File] = {}
+        self._thread = threading.Thread(target=self._run, name="freshet-recorder", daemon=True)
+        self._thread.start()
+
+    def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
+        """See Predictor.intercept."""
+        self._credit += self._share
+        if self._credit < 1.0:
+            return done
+        self._credit -= 1.0
+
+        def recorded(result: PredictReply | FreshetError) -> None:
+            done(result)
+            if not isinstance(result, FreshetError):
+                self._offer(request, replica.manifest, bound.rows, result)
+
+        return recorded
+
+    def counters(self) -> dict[str, int]:
+        """The recorder's counters, for /metrics."""
+        return {"recorded_requests": self.requests, "recorded_rows": self.rows, "recording_dropped": self.dropped}
+
+    def close(self) -> None:
+        """Writes what is queued, and finishes its files."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+
+    def _offer(self, request: PredictRequest, manifest: Manifest, rows: int, reply: PredictReply) -> None:
+        columns = self._columns.get(manifest.model)
+        if columns is None or columns.manifest is not manifest:
+            columns = self._columns[manifest.model] = RecordedColumns(manifest)
+        texts_nbytes = len(request.request_id.encode()) + len(str(reply.generation)) + len(self._name) + ID_NBYTES
+        nbytes = columns.held_nbytes(request.inputs, rows, texts_nbytes)
+        with self._lock:
+            if len(self._queue) >= MAX_QUEUED or self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES:
+                self.dropped += 1
+                return
+            self._number += 1
+            request_id = request.request_id or f"{self._name}-{self._number}"
+            self._queue.append(SampledRequest(columns, request.inputs, request_id, rows, reply, time.time(), nbytes))
+            self._queued_nbytes += nbytes
+        # Looked at first: setting a set event takes its lock.
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(IDLE_S)
+            closing = self._closing
+            self._wake.clear()
+            try:
+                self._write()
+                if closing:
+                    self._finish(list(self._files))
+                    return
+            except Exception as error:
+                log.error("requests could not be recorded: %s", error)
+                for file in self._files.values():
+                    file.abandon()
+                self._files.clear()
+                if closing:
+                    return
+
+    def _write(self) -> None:
+        while self._queue:
+            with self._lock:
+                kept = self._queue.popleft()
+                self._queued_nbytes -= kept.nbytes
+            model = kept.columns.manifest.model
+            file = self._files.get(model)
+            if file is None or not file.columns.fit(kept.columns.manifest):
+                self._finish([model] if file else [])
+                self._due += 1
+                stem = f"{model}-{self._name}-{int(kept.at_s * 1e3)}-{self._due}"
+                file = self._files[model] = _File(self._folder, stem, kept.columns)
+            file.add(kept)
+            self.requests += 1
+            self.rows += kept.rows
+        now_s = time.monotonic()
+        full = self._max_nbytes // FILES
+        self._finish([m for m, f in self._files.items() if f.nbytes >= full or now_s - f.began_s >= ROTATE_S])
+
+    def _finish(self, models: Sequence[str]) -> None:
+        for model in models:
+            self._files.pop(model).finish()
+        if models:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Removes this recorder's oldest files until the others fit."""
+        own = [p for p in self._folder.glob("*.parquet") if f"-{self._name}-" in p.name]
+        stats = sorted(((p.stat().st_mtime_ns, p.stat().st_size, p) for p in own), reverse=True)
+        taken = 0
+        for _, nbytes, path in stats:
+            taken += nbytes
+            if taken > self._max_nbytes:
+                path.unlink()
+
+
+class _File:
+    """One Parquet file being written. nbytes: of its rows in memory, more than they take on disk."""
+
+    def __init__(self, folder: Path, stem: str, columns: RecordedColumns) -> None:
+        self.began_s, self.nbytes, self.columns = time.monotonic(), 0, columns
+        self._path, self._temporary = folder / f"{stem}.parquet", folder / f".{stem}.tmp"
+        self._kept: list[SampledRequest] = []
+        self._waiting_rows = self._waiting_nbytes = 0
+        self._writer = pq.ParquetWriter(self._temporary, columns.schema, compression="zstd")
+
+    def add(self, kept: SampledRequest) -> None:
+        self._kept.append(kept)
+        self.nbytes += kept.nbytes
+        self._waiting_rows += kept.rows
+        self._waiting_nbytes += kept.nbytes
+        if self._waiting_rows >= GROUP_ROWS or self._waiting_nbytes >= GROUP_NBYTES:
+            self._flush()
+
+    def finish(self) -> None:
+        self._flush()
+        self._writer.close()
+        os.replace(self._temporary, self._path)
+
+    def abandon(self) -> None:
+        with contextlib.suppress(Exception):
+            self._writer.close()
+        with contextlib.suppress(OSError):
+            self._temporary.unlink()
+
+    def _flush(self) -> None:
+        kept, self._kept, self._waiting_rows, self._waiting_nbytes = self._kept, [], 0, 0
+        if kept:
+            batches = [self.columns.batch(k.inputs, k.rows, k.request_id, k.reply, k.at_s) for k in kept]
+            table = pa.Table.from_batches(batches).combine_chunks()
+            self._writer.write_table(table, row_group_size=len(table))
+
+
+def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -> list[dict[str, Column]]:
+    """At most so many recorded requests, spread over all files of a folder, or one file, and of the given inputs.
+    Raises BadInput when there is none."""
+    root = Path(folder)
+    files = sorted(root.glob("*.parquet")) if root.is_dir() else [root]
+    found = []
+    for path in files:
+        try:
+            file = pq.ParquetFile(path)
+            about = json.loads((file.schema_arrow.metadata or {})[METADATA])
+        except (OSError, KeyError, ValueError, pa.ArrowException):
+            continue
+        if about["model"] == model and about["inputs"] == [asdict(i) for i in inputs]:
+            found.append((file, about["features"]))
+    requests: list[dict[str, Column]] = []
+    for n, (file, features) in enumerate(found):
+        share = -(-(most - len(requests)) // (len(found) - n))
+        for request in _requests(file, features, inputs):
+            if share == 0:
+                break
+            requests.append(request)
+            share -= 1
+    if not requests:
+        raise BadInput(f"recordings: requests of model {model[:64]!r} with its inputs wanted, found none")
+    return requests
+
+
+def _requests(
+    file: pq.ParquetFile, features: list[dict[str, Any]], inputs: Sequence[Input]
+) -> Iterator[dict[str, Column]]:
+    """Whole requests of a file, in order; one that is cut by a batch of the reader is put together."""
+    rest: pa.Table | None = None
+    for batch in file.iter_batches(GROUP_ROWS):
+        table = pa.Table.from_batches([batch])
+        table = table if rest is None else pa.concat_tables([rest, table]).combine_chunks()
+        starts = np.flatnonzero(table[ROW].to_numpy() == 0).tolist()
+        for first, last in zip(starts, starts[1:]):
+            yield request_of(table.slice(first, last - first), features, inputs)
+        rest = table.slice(starts[-1]) if starts else table
+    if rest is not None and len(rest):
+        yield request_of(rest, features, inputs)

@@ -1,0 +1,60 @@
+"""Arrays as messages carry them: a few numbers in the JSON, the memory that they lie in as a descriptor.
+
+An array is [descriptor's place in the message, offset, dtype, shape, writable]. Many arrays of one file need one
+descriptor and, at the other end, one mapping for each way it may be used.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.memory import ArrayHandle, attach
+
+PackedArray = list[Any]
+
+
+class ArrayPacker:
+    """Packs handles for one message. fds: what to send with it, valid as long as the handles are."""
+
+    def __init__(self) -> None:
+        self.fds: list[int] = []
+        self._places: dict[int, int] = {}
+
+    def pack(self, handle: ArrayHandle, writable: bool = False) -> PackedArray:
+        fd = handle.mapping.fd
+        place = self._places.setdefault(fd, len(self.fds))
+        if place == len(self.fds):
+            self.fds.append(fd)
+        return [place, handle.offset, handle.dtype, list(handle.shape), writable]
+
+
+class ArrayUnpacker:
+    """Maps what a message brought; a context manager that closes the descriptors. The arrays live on."""
+
+    def __init__(self, fds: Sequence[int]) -> None:
+        self._fds = fds
+        self._mapped: dict[tuple[int, bool], NDArray[np.uint8]] = {}
+
+    def __enter__(self) -> ArrayUnpacker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+    def unpack(self, packed: PackedArray) -> NDArray[Any]:
+        """The array, of the very bytes that were sent; raises ValueError or IndexError for what cannot be one."""
+        place, offset, dtype, shape, writable = packed
+        mapped = self._mapped.get((place, writable))
+        if mapped is None:
+            fd = self._fds[place]
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            mapped = np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size, access=access), np.uint8)
+            self._mapped[place, writable] = mapped
+        return attach(mapped, offset, dtype, shape)

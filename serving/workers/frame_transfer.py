@@ -1,0 +1,211 @@
+"""A version's frames on their way from its writer to the replica of another process.
+
+Every array gets a number when it is first met. A worker holds exactly the arrays of the last frame that it has
+acknowledged, and the supervisor knows it; so a frame brings what is new, and names the rest. A frame that was refused
+or cut short leaves both sides as they were.
+
+    open      manifest, control words, the files of executables, stage and warm-up: what a Replica is made from
+    frame     its number; new arrays; per table and for the dense tensors, names -> numbers
+
+What a flip changes beyond the frame is in the control words: no message tells of it (processor.versions.control).
+
+All of it is memory of the supervisor or tables' files that it has verified: one copy, whoever maps it.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.backends.opening import executable_files
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.errors import Corrupt, FreshetError
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.memory import ArrayHandle, advise, share
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.tensors import crc32
+from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.repository.warmup import WARMUP
+from freshet_serving.processor.sessions.group import GroupOptions
+from freshet_serving.processor.tables.remote.reader import RemoteTables
+from freshet_serving.processor.versions.control import ControlWords
+from freshet_serving.processor.versions.replica import WRITTEN_BY_READERS, Frame, Replica
+from freshet_serving.serving.front.example_text import texts
+from freshet_serving.serving.workers.array_packing import ArrayPacker, ArrayUnpacker, PackedArray
+from freshet_serving.serving.workers.channel import Message
+
+log = logging.getLogger("freshet.workers")
+
+
+@dataclass(slots=True)
+class SharedArray:
+    """An array that a frame names; `array` keeps its identity taken."""
+
+    array: NDArray[Any]
+    number: int
+    handle: ArrayHandle
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingFrame:
+    """A frame with its arrays numbered."""
+
+    frame: Frame
+    tables: list[dict[str, int]]
+    dense: dict[str, int]
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        return frozenset(n for names in (*self.tables, self.dense) for n in names.values())
+
+
+class FrameSender:
+    """The sender of one version's changes to workers, the supervisor's side."""
+
+    def __init__(self, package: VersionReader, control: ControlWords) -> None:
+        """Reads the files that a replica is made from. One that is damaged is left out: it is the worker's replica that
+        says what replaces it, or that nothing does."""
+        names, contents = [], []
+        wanted = sorted(executable_files(package.manifest))
+        wanted += [package.manifest.stage.file] if package.manifest.stage else []
+        wanted += [WARMUP] if WARMUP in package.manifest.files else []
+        for name in wanted:
+            try:
+                contents.append(np.frombuffer(package.file(name), np.uint8))
+            except FreshetError as error:
+                log.warning("%s version %d: %s", package.manifest.model, package.manifest.version, error)
+            else:
+                names.append(name)
+        self._manifest = package.manifest
+        self._files = dict(zip(names, share(contents, "executables")))
+        (self._control,) = share([control.words], "control")
+        self._known: dict[int, SharedArray] = {}
+        self._last = 0
+
+    def opening(self, process: int) -> tuple[Message, list[int]]:
+        """The message that a process makes its replica from, and its descriptors. process: whose pins are its own."""
+        parcel = ArrayPacker()
+        message = {
+            "manifest": self._manifest.to_json().decode(),
+            "process": process,
+            "control": parcel.pack(self._control, writable=True),
+            "files": {name: parcel.pack(handle) for name, handle in self._files.items()},
+        }
+        return message, parcel.fds
+
+    def number(self, frame: Frame) -> OutgoingFrame:
+        """Numbers a frame's arrays and makes those that are new shareable."""
+        met = [(a, name in WRITTEN_BY_READERS) for arrays in frame.arrays for name, a in arrays.items()]
+        met += [(a, False) for a in frame.dense.values()]
+        new = {id(a): (a, writable) for a, writable in met if id(a) not in self._known}
+        handles = share([a for a, _ in new.values()], "dense")
+        for (array, writable), handle in zip(new.values(), handles):
+            self._last += 1
+            self._known[id(array)] = SharedArray(array, self._last, handle, writable)
+        tables = [self._numbers(arrays) for arrays in frame.arrays]
+        return OutgoingFrame(frame, tables, self._numbers(frame.dense))
+
+    def message(self, outgoing: OutgoingFrame, held: frozenset[int]) -> tuple[Message, list[int]]:
+        """The frame for a worker that holds the arrays of these numbers."""
+        parcel = ArrayPacker()
+        named = outgoing.numbers - held
+        new = [(n.number, parcel.pack(n.handle, n.writable)) for n in self._known.values() if n.number in named]
+        message = {
+            "frame": outgoing.frame.number,
+            "new": new,
+            "tables": outgoing.tables,
+            "dense": outgoing.dense,
+        }
+        return message, parcel.fds
+
+    def settle(self, outgoing: OutgoingFrame) -> None:
+        """Settles on the frame that all hold now: arrays of others are let go."""
+        numbers = outgoing.numbers
+        self._known = {key: n for key, n in self._known.items() if n.number in numbers}
+
+    def _numbers(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+        return {name: self._known[id(array)].number for name, array in arrays.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedPackage:
+    """A version's files as they were sent; mapped, and read by whoever chooses them."""
+
+    manifest: Manifest
+    files: Mapping[str, NDArray[Any]]
+
+    def file(self, name: str) -> bytes:
+        """See processor.backends.opening.Package.file."""
+        data = self.files[name].tobytes() if name in self.files else b""
+        if crc32(data) != self.manifest.files[name].crc32:
+            raise Corrupt(f"{name}: does not match its checksum")
+        return data
+
+
+class FrameReceiver:
+    """The receiver of one version's changes, a worker's side: its replica, and the arrays that it holds."""
+
+    def __init__(
+        self,
+        message: Message,
+        unpacker: ArrayUnpacker,
+        options_of: Callable[[str], GroupOptions],
+        clock: Clock,
+        remote: RemoteTables | None = None,
+    ) -> None:
+        """options_of: a model's session group. remote: see Replica."""
+        files = {name: unpacker.unpack(packed) for name, packed in message["files"].items()}
+        package = ReceivedPackage(Manifest.from_json(message["manifest"].encode()), files)
+        control = ControlWords(unpacker.unpack(message["control"]))
+        options = options_of(package.manifest.model)
+        self.replica = Replica(
+            package,
+            control,
+            message["process"],
+            options.threads_per_session,
+            clock,
+            options.all_cpus,
+            remote,
+            options.runs,
+        )
+        self._arrays: dict[int, NDArray[Any]] = {}
+        self._dense_numbers: dict[str, int] = {}
+        self._dense: dict[str, NDArray[np.float32]] = {}
+
+    def prepare(self, message: Message, unpacker: ArrayUnpacker) -> None:
+        """See Replicas.prepare; raises why the replica cannot serve the frame."""
+        new: Iterable[tuple[int, PackedArray]] = message["new"]
+        arrays = self._arrays | {number: unpacker.unpack(packed) for number, packed in new}
+        numbers = message["dense"]
+        same = self._dense and numbers == self._dense_numbers
+        dense = self._dense if same else {name: arrays[number] for name, number in numbers.items()}
+        tables = tuple({name: arrays[number] for name, number in names.items()} for names in message["tables"])
+        for names in message["tables"]:
+            if "ring" in names:
+                # As the table itself does where it has a memory budget: advice goes with a mapping, not with a file.
+                for number in (names["base"], names["log"]):
+                    if number not in self._arrays:
+                        advise(arrays[number], mmap.MADV_RANDOM)
+        self.replica.prepare(Frame(message["frame"], tables, dense))
+        named = {n for names in (*message["tables"], numbers) for n in names.values()}
+        self._arrays = {number: array for number, array in arrays.items() if number in named}
+        self._dense, self._dense_numbers = dense, numbers
+
+    def example(self) -> dict[str, str]:
+        """See Replicas.example; as JSON text, empty where there is none."""
+        found = self.replica.example()
+        return texts(found, self.replica.manifest.inputs) if found else {}
+
+    def preview(self, message: Message) -> list[Any] | None:
+        """See Replicas.preview; as JSON has it."""
+        generation = Generation(self.replica.manifest.version, message["step"], message["digest"])
+        max_rows, max_s = message["rows"], message["seconds"]
+        told = self.replica.preview(message["frame"], message["epoch"], generation, max_rows, max_s)
+        return None if told is None else [told.rows, told.seconds, [list(figure) for figure in told.figures]]

@@ -1,0 +1,60 @@
+"""/metrics of a fleet: what all workers have counted, and how each of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from freshet_serving.processor.versions.host import ModelHost
+from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.telemetry.metrics import Counts, Metrics
+from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
+
+LABELS = ("worker",)
+
+
+class WorkerPoolMetrics(Metrics):
+    """The supervisor's Metrics."""
+
+    def __init__(self, lifecycle: Availability[ModelHost], host: Callable[[], WorkerPoolHost | None]) -> None:
+        """host: the fleet's, as soon as there is one: workers count refusals while models load."""
+        super().__init__(lifecycle)
+        self._host = host
+
+    def counts(self) -> Counts:
+        """See Metrics.counts: as the workers report now."""
+        totals = self.totals()
+        return Counts.of(totals) if totals else super().counts()
+
+    def totals(self) -> dict[str, Any]:
+        """The totals of what all workers have counted, as they report now."""
+        host = self._host()
+        if host is None:
+            return {}
+        host.refresh()
+        counters: dict[str, Any] = host.totals.counters()
+        return counters
+
+    def collect(self) -> Iterator[Metric]:
+        yield from super().collect()
+        host = self._host()
+        if host is None:
+            return
+        up = GaugeMetricFamily("freshet_worker_up", "1 when the worker answers requests.", labels=LABELS)
+        silent = GaugeMetricFamily("freshet_worker_heartbeat_age_seconds", "Since it last showed life.", labels=LABELS)
+        open_now = GaugeMetricFamily("freshet_worker_connections", "Open connections.", labels=LABELS)
+        restarts = CounterMetricFamily("freshet_worker_restarts", "Processes replaced.", labels=LABELS)
+        cpu = CounterMetricFamily("freshet_worker_cpu_seconds", "User and system time of the process.", labels=LABELS)
+        gauges = host.totals.gauges()
+        for worker in host.workers():
+            label = (str(worker["worker"]),)
+            up.add_metric(label, worker["up"])
+            open_now.add_metric(label, worker["connections"])
+            restarts.add_metric(label, worker["restarts"])
+            if worker["silent_s"] is not None:
+                silent.add_metric(label, worker["silent_s"])
+            if worker["worker"] in gauges:
+                cpu.add_metric(label, gauges[worker["worker"]]["cpu_s"])
+        yield from (up, silent, open_now, restarts, cpu)

@@ -1,0 +1,99 @@
+"""The comparison with ONNX Runtime: what is compared, what is left open, and what is said where it cannot be."""
+
+import numpy as np
+import pytest
+
+from freshet_serving.compiler.imports.onnx_graph import reference_check
+from freshet_serving.compiler.imports.onnx_graph.bags import find_bags
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import read_onnx
+from freshet_serving.compiler.imports.onnx_graph.reference_check import OnnxReference
+from freshet_serving.processor.errors import BadInput
+from tests.compiler.imports.onnx_graph.spelled import TABLE, changed, made, torchscript_bag, written
+
+pytestmark = pytest.mark.tensorflow
+
+X = np.array([[1, -2], [3, 4], [5, 6]], np.float32)
+
+
+def proof_of(path):
+    model = read_onnx(path)
+    return OnnxReference(path, model, find_bags(model)[1])
+
+
+def bags(*lists):
+    lengths = [len(part) for part in lists]
+    splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return {"input/ids/values": np.array([i for part in lists for i in part], np.int64), "input/ids/row_splits": splits}
+
+
+def rows_of(*lists):
+    return np.stack([TABLE[list(part)].mean(0) if part else np.zeros(4) for part in lists]).astype(np.float32)
+
+
+def test_what_is_the_same_is_passed_over_and_what_differs_is_refused_with_how_far_it_is_off(tmp_path):
+    found = proof_of(made(tmp_path / "m.onnx", "Neg", {"x": X}))
+    assert found.check([({"input/x": X}, {"out0": -X})]) == []
+    with pytest.raises(BadInput, match=r"output 'out0' is off by 0\.5 from ONNX Runtime's"):
+        found.check([({"input/x": X}, {"out0": -X}), ({"input/x": X}, {"out0": 0.5 - X})])
+    with pytest.raises(BadInput, match=r"output 'out0': shape \[3, 2\] as ONNX Runtime's wanted, got \[3\]"):
+        found.check([({"input/x": X}, {"out0": -X[:, 0]})])
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_rows_with_an_empty_bag_are_left_out_for_onnx_does_not_say_what_their_mean_is(last, tmp_path):
+    path = written(tmp_path / "m.onnx", torchscript_bag("ReduceMean", last=last), emb__weight=TABLE)
+    lists = ((), (1, 2), (), (3,), ())
+    found = proof_of(path)
+
+    assert found.check([(bags(*lists), {"y": rows_of(*lists)})]) == []
+    assert found.check([(bags((), ()), {"y": np.ones((2, 4))})]) == []
+    wrong = rows_of(*lists)
+    wrong[1, 0] += 0.01
+    with pytest.raises(BadInput, match=r"output 'y' is off by 0\.01"):
+        found.check([(bags(*lists), {"y": wrong})])
+
+
+def test_a_file_that_onnx_runtime_does_not_take_is_said_to_be_uncompared(tmp_path):
+    unknown = made(tmp_path / "m.onnx", "Neg", {"x": X}, domain="com.example")
+    (note,) = proof_of(unknown).check([({"input/x": X}, {"out0": -X})])
+    assert note.startswith("not compared with ONNX Runtime, which does not take the file")
+
+    text = "g (float[batch, 2] x) => (float[batch, 2] y) { y = Reshape (x, s) }"
+    failing = written(tmp_path / "m.onnx", text, s=np.array([7, 7]))
+    (note,) = proof_of(failing).check([({"input/x": X}, {"y": X})])
+    assert note.startswith("not compared with ONNX Runtime, which fails on samples")
+
+
+def test_what_the_outputs_do_not_need_is_never_run(tmp_path):
+    text = """g (float[batch, 2] x) => (float[batch, 2] y) {
+        huge = Constant <value: tensor = int64[2] {9999999, 9999999}> ()
+        bomb = ConstantOfShape (huge)
+        y = Neg (x)
+    }"""
+    assert proof_of(written(tmp_path / "m.onnx", text)).check([({"input/x": X}, {"y": -X})]) == []
+
+
+def test_a_file_that_goes_on_for_ever_is_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(reference_check, "MAX_S", 0.5)
+    text = """g (float[batch, 2] x) => (float[batch, 2] y) {
+        forever = Constant <value: tensor = int64 {9223372036854775807}> ()
+        go = Constant <value: tensor = bool {1}> ()
+        y = Loop (forever, go, x) <body: graph = b (int64 i, bool c, float[n, 2] v) => (bool again, float[n, 2] w) {
+            again = Identity (c)
+            w = Neg (v)
+        }>
+    }"""
+    (note,) = proof_of(written(tmp_path / "m.onnx", text)).check([({"input/x": X}, {"y": -X})])
+    assert "fails on samples" in note
+
+
+def test_data_outside_of_the_file_are_those_that_were_checked(tmp_path):
+    from tests.compiler.imports.onnx_graph.test_onnx_reader import outside
+
+    text = "g (float[batch, 2] x) => (float[batch, 2] y) { y = Mul (x, w) }"
+    path = written(tmp_path / "m.onnx", text, w=np.array([2, 3], np.float32))
+    (tmp_path / "data").write_bytes(np.array([2, 3], np.float32).tobytes())
+    found = proof_of(changed(path, lambda proto: outside(proto, "data")))
+    (tmp_path / "data").unlink()
+
+    assert found.check([({"input/x": X}, {"y": X * [2, 3]})]) == []

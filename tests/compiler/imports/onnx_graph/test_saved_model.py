@@ -1,0 +1,217 @@
+"""ONNX files all the way into packages: names, inputs, tables, what is refused."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.repository.version import VersionReader
+from tests.compiler.imports.foreign import refused
+from tests.compiler.imports.onnx_graph.spelled import (
+    MEAN,
+    SUM,
+    TABLE,
+    bags_of,
+    changed,
+    dynamo_bag,
+    torchscript_bag,
+    truncated,
+    written,
+)
+
+pytestmark = pytest.mark.tensorflow
+
+RANDOM = np.random.default_rng(9)
+FIELDS = """g (float[batch, 2] dense, int64[batch, 3] ids) => (float[batch, 1] "the/score") {
+    c0 = Constant <value: tensor = int64 {0}> ()
+    c2 = Constant <value: tensor = int64 {2}> ()
+    first = Gather <axis: int = 1> (ids, c0)
+    third = Gather <axis: int = 1> (ids, c2)
+    a = Gather <axis: int = 0> ("fields.0.weight", first)
+    b = Gather <axis: int = 0> ("fields.1.weight", third)
+    x = Concat <axis: int = 1> (dense, a, b)
+    y = Gemm <transB: int = 1> (x, "top.weight", "top.bias")
+    scaled = Mul (y, scale)
+    "the/score" = Sigmoid (scaled)
+}"""
+WEIGHTS = {
+    "fields__0__weight": RANDOM.standard_normal((30, 4)).astype(np.float32),
+    "fields__1__weight": RANDOM.standard_normal((50, 4)).astype(np.float32),
+    "top__weight": RANDOM.standard_normal((1, 10)).astype(np.float32),
+    "top__bias": np.ones(1, np.float32),
+    "scale": np.float32(1.5),
+}
+
+
+def imported(path, tmp_path, **options):
+    done = import_model(path, tmp_path / "repository", "model", options=ImportOptions(**options))
+    return VersionReader(done.folder), done.report
+
+
+def test_tables_and_weights_keep_the_names_of_the_initialisers_and_columns_of_ids_need_no_stage(tmp_path):
+    reader, report = imported(written(tmp_path / "m.onnx", FIELDS, **WEIGHTS), tmp_path)
+    manifest = reader.manifest
+
+    assert report["source"] == "ONNX"
+    assert {t.name: (t.rows, t.dim) for t in manifest.tables} == {
+        "fields.0.weight": (30, 4),
+        "fields.1.weight": (50, 4),
+    }
+    assert {f.table: (f.input, f.column) for f in manifest.features if f.table} == {
+        "fields.0.weight": ("ids", 0),
+        "fields.1.weight": ("ids", 2),
+    }
+    assert {name: array.shape for name, array in reader.dense().items()} == {
+        "top.weight": (1, 10),
+        "top.bias": (1,),
+        "scale": (),
+    }
+    assert [output.name for output in manifest.outputs] == ["the_score"]
+    assert manifest.stage is None
+    assert report["notes"] == []
+
+
+def not_imported(path, tmp_path):
+    """What the import of a model ends with."""
+    with pytest.raises(BadInput) as refusal:
+        imported(path, tmp_path)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "combiner"),
+    [
+        (torchscript_bag("ReduceSum"), 17, "sum"),
+        (torchscript_bag("ReduceMean", last=True), 13, "mean"),
+        (dynamo_bag(SUM), 20, "sum"),
+        (dynamo_bag(MEAN, last=True), 20, "mean"),
+    ],
+)
+def test_ids_and_offsets_are_one_ragged_input_over_a_table_that_takes_deltas(text, opset, combiner, tmp_path):
+    reader, report = imported(written(tmp_path / "m.onnx", text, opset, emb__weight=TABLE), tmp_path)
+    manifest = reader.manifest
+
+    assert [(i.name, i.ragged) for i in manifest.inputs] == [("ids", True)]
+    assert [(t.name, t.rows) for t in manifest.tables] == [("emb.weight", 20)]
+    assert [f.combiner for f in manifest.features] == [combiner]
+    assert manifest.stage is None
+    assert report["notes"] == []
+
+
+def test_the_version_of_a_source_that_lies_in_the_repository_is_written_beside_it(tmp_path):
+    path = tmp_path / "repository" / "model" / "3"
+    path.mkdir(parents=True)
+    written(path / "model.onnx", FIELDS, **WEIGHTS)
+    done = import_model(path / "model.onnx", tmp_path / "repository", "model", 3)
+    assert done.folder == path
+    assert (path / "model.onnx").is_file()
+
+
+def test_samples_of_ones_own_are_given_by_the_inputs_of_the_package(tmp_path):
+    path = written(tmp_path / "m.onnx", dynamo_bag(SUM), 20, emb__weight=TABLE)
+    samples = json.loads('{"ids": [[1, 2], [3], [4, 5, 6]]}')
+    assert imported(path, tmp_path, samples=samples)[0].manifest.stage is None
+
+
+def test_what_is_no_onnx_file_or_half_of_one_is_refused_in_one_line(tmp_path):
+    path = written(tmp_path / "m.onnx", FIELDS, **WEIGHTS)
+    assert "not an ONNX file" in refused(truncated(path, 40))
+    path.write_bytes(b"zip")
+    assert "not an ONNX file" in refused(path)
+
+
+def test_a_loop_that_is_no_bag_is_refused_by_name_and_never_run(tmp_path):
+    text = """g (float[batch, 2] x) => (float[batch, 2] y) {
+        forever = Constant <value: tensor = int64 {9223372036854775807}> ()
+        go = Constant <value: tensor = bool {1}> ()
+        y = Loop (forever, go, x) <body: graph = b (int64 i, bool c, float[n, 2] v) => (bool again, float[n, 2] w) {
+            again = Identity (c)
+            w = Add (v, v)
+        }>
+    }"""
+    begun = time.monotonic()
+    assert "operator Loop of ai.onnx (opset 17) is not supported" in refused(written(tmp_path / "m.onnx", text))
+    assert time.monotonic() - begun < 10
+
+
+def test_a_model_whose_rows_depend_on_each_other_is_refused(tmp_path):
+    text = "g (float[batch, 2] x) => (float[batch, 2] y) { m = ReduceMean <axes: ints = [0]> (x) y = Sub (x, m) }"
+    assert "depends on the other rows" in not_imported(written(tmp_path / "m.onnx", text), tmp_path)
+
+
+@pytest.mark.parametrize("made", ["y = ReduceSum <keepdims: int = 0> (x)", "z = Neg (x) y = Identity (w)"])
+def test_an_output_that_has_no_rows_is_refused(made, tmp_path):
+    path = written(tmp_path / "m.onnx", f"g (float[batch, 2] x) => (float y) {{ {made} }}", w=np.ones(2, np.float32))
+    assert "output 'y': numbers for every row wanted" in not_imported(path, tmp_path)
+
+
+def test_a_translation_that_gives_something_else_than_onnx_runtime_is_refused(tmp_path, monkeypatch):
+    from freshet_serving.compiler.imports.onnx_graph import translation
+
+    monkeypatch.setitem(translation.TRANSLATORS, "Sigmoid", lambda call: call.x())
+    assert "from ONNX Runtime's" in not_imported(written(tmp_path / "m.onnx", FIELDS, **WEIGHTS), tmp_path)
+
+
+def test_a_bag_whose_loop_does_something_else_in_between_is_refused(tmp_path):
+    """It has all that a bag has, and one number more."""
+    text = dynamo_bag(SUM).replace("some = ReduceSum (rows, axis)", "s = ReduceSum (rows, axis)\n some = Add (s, ones)")
+    assert "from ONNX Runtime's" in not_imported(written(tmp_path / "m.onnx", text, 20, emb__weight=TABLE), tmp_path)
+
+
+@pytest.mark.parametrize(("work", "staged"), [("Abs (ids)", True), ("Mod (ids, rows_of_it)", False)])
+def test_a_bag_of_ids_that_are_computed_with_is_pooled_whoever_computes_them(work, staged, tmp_path):
+    """PyTorch's `bag(ids.abs(), offsets)`, which a stage computes, and `bag(ids % 20, offsets)`, a transform."""
+    text = dynamo_bag(SUM).replace(
+        "indices_1d = Reshape (ids, neg_1)",
+        f"""
+        rows_of_it = Constant <value: tensor = int64 {{20}}> ()
+        small = {work}
+        indices_1d = Reshape (small, neg_1)""",
+    )
+    reader, _ = imported(written(tmp_path / "m.onnx", text, 20, emb__weight=TABLE), tmp_path)
+    stage = reader.manifest.stage
+    assert [o.ragged for o in stage.outputs] == [True] if staged else stage is None
+    assert [(t.name, t.rows) for t in reader.manifest.tables] == [("emb.weight", 20)]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+def test_ids_of_other_whole_types(dtype, tmp_path):
+    text = f'g ({dtype}[batch] id) => (float[batch, 4] y) {{ y = Gather <axis: int = 0> ("emb.weight", id) }}'
+    if dtype == "uint8":
+        text = text.replace("y = Gather", "i = Cast <to: int = 7> (id)\n y = Gather").replace(", id) }", ", i) }")
+    reader, _ = imported(written(tmp_path / "m.onnx", text, emb__weight=TABLE), tmp_path)
+    assert [(t.name, t.rows) for t in reader.manifest.tables] == [("emb.weight", 20)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "double"])
+def test_models_of_other_floats_are_computed_in_them(dtype, tmp_path):
+    text = f"g ({dtype}[batch, 2] x) => ({dtype}[batch, 2] y) {{ y = Mul (x, w) }}"
+    weight = np.ones(2, np.float16 if dtype == "float16" else np.float64)
+    reader, report = imported(written(tmp_path / "m.onnx", text, w=weight), tmp_path)
+    assert [i.dtype for i in reader.manifest.inputs] == ["float32"]
+    assert [(i.declared, o.dtype) for i, o in zip(reader.manifest.inputs, reader.manifest.outputs)] == [
+        ("float16", "float16") if dtype == "float16" else ("float64", "float64")
+    ]
+    assert any("computed as float32" in note for note in report["notes"])
+
+
+def test_two_inputs_whose_plain_names_are_the_same_are_refused(tmp_path):
+    text = 'g (float[n, 1] "a/b", float[n, 1] "a b") => (float[n, 1] y) { y = Add ("a/b", "a b") }'
+    assert "two inputs would have this name" in refused(written(tmp_path / "m.onnx", text))
+
+
+def test_a_fixed_batch_is_refused_with_how_to_export_it(tmp_path):
+    path = written(tmp_path / "m.onnx", FIELDS.replace("batch, 2", "1, 2"), **WEIGHTS)
+    assert "got 1: export it with a batch of any size: dynamic_axes=" in refused(path)
+
+
+def test_inputs_are_fed_as_the_file_has_them_when_it_is_asked_itself(tmp_path):
+    """A bag that nobody names: offsets are made of the row splits that requests have."""
+    fed = bags_of([2, 0, 1])
+    assert fed["off"].tolist() == [0, 2, 2]
+    path = changed(written(tmp_path / "m.onnx", torchscript_bag(), emb__weight=TABLE), lambda proto: None)
+    with pytest.raises(BadInput, match="user: one of the inputs ids wanted"):
+        imported(path, tmp_path, user=["off"])

@@ -1,0 +1,129 @@
+"""Tables whose rows a model reads in a second place: deltas reach every use of a table, or are refused."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="importing needs the train extra")
+
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.repository.version import VersionReader
+from tests.compiler.imports.foreign import saved, variable
+
+pytestmark = pytest.mark.tensorflow
+
+ROWS, DIM = 40, 4
+IDS = tf.TensorSpec([None], tf.int64)
+A, B, OTHER = 7, 9, 3
+
+
+class Items(tf.Module):
+    """One matrix of items, read in several places. Each function: (inputs, score)."""
+
+    def __init__(self):
+        self.items = variable(1, ROWS, DIM, name="items")
+        self.wide = variable(2, 2 * DIM, 1, name="wide")
+        self.narrow = variable(3, DIM, 1, name="narrow")
+        self.every = variable(4, ROWS, 1, name="every")
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.int64, "item"), tf.TensorSpec([None, None], tf.int64, "past")]
+    )
+    def pooled_over_a_free_length(self, item, past):
+        pooled = tf.reduce_mean(tf.gather(self.items, past), 1)
+        return {"score": tf.concat([tf.gather(self.items, item), pooled], 1) @ self.wide}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "item")])
+    def tied(self, item):
+        return {"score": tf.matmul(tf.gather(self.items, item), self.items, transpose_b=True) @ self.every}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "item"), tf.TensorSpec([None], tf.int64, "other")])
+    def shared_and_hashed(self, item, other):
+        rows = tf.gather(self.items, item), tf.gather(self.items, other % 10) * 2.0 + 1.0
+        return {"score": tf.concat(rows, 1) @ self.wide}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "item")])
+    def with_its_size_in_the_stage(self, item):
+        size = tf.cast(tf.shape(self.items)[0], tf.int64)
+        return {"score": tf.math.igamma(0.5, tf.abs(tf.gather(self.items, item % size))) @ self.narrow}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "item")])
+    def stage_alone(self, item):
+        return {"score": tf.math.igamma(0.5, tf.abs(tf.gather(self.items, item))) @ self.narrow}
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """name of one of the functions -> (repository, manifest, report); each imported once."""
+    folder, module, done = tmp_path_factory.mktemp("items"), Items(), {}
+
+    def get(name):
+        if name not in done:
+            source = saved(module, folder / f"{name}-saved", getattr(module, name))
+            found = import_model(source, folder / "models", name, options=ImportOptions(buckets=(1, 2)))
+            done[name] = folder / "models", VersionReader(found.folder).manifest, found.report
+        return done[name]
+
+    return get
+
+
+def scores(repository, name, *requests):
+    """The score of each request, each of one row, as of the newest generation."""
+    with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
+        asked = [PredictRequest(name, {k: np.array(v, np.int64) for k, v in one.items()}) for one in requests]
+        return [processor.process(one).outputs["score"].item() for one in asked]
+
+
+def copied(repository, name, extra=None):
+    """Publish row B of every table as the row of A, too."""
+    publisher = Publisher(repository, name)
+    tables = {t.name: publisher.served().rows(t.name, np.array([B], np.int64))[1] for t in publisher.manifest.tables}
+    publisher.publish({table: (np.array([A]), rows) for table, rows in tables.items()}, dense=extra)
+
+
+def test_a_table_that_the_stage_reads_takes_no_deltas(imported):
+    repository, manifest, report = imported("pooled_over_a_free_length")
+
+    assert manifest.copies == {"items": ""}
+    assert "no delta may change table 'items': the stage reads its rows too, as constants" in report["notes"]
+    with pytest.raises(BadInput, match="cannot be changed by deltas: the model reads its rows in its stage too"):
+        copied(repository, "pooled_over_a_free_length")
+
+
+def test_a_table_that_is_a_weight_changes_with_it_alone(imported):
+    repository, manifest, _ = imported("tied")
+    items = VersionReader(repository / "tied" / "1").dense()["items"].copy()
+
+    assert manifest.copies == {"items": "items"}
+    with pytest.raises(BadInput, match="changes without dense weight 'items'"):
+        copied(repository, "tied")
+    items[A] = items[B]
+    before = scores(repository, "tied", {"item": [A]}, {"item": [B]})
+    copied(repository, "tied", {"items": items})
+    after = scores(repository, "tied", {"item": [A]}, {"item": [B]})
+    assert before[0] != pytest.approx(before[1], abs=1e-4)
+    assert after[0] == pytest.approx(after[1], abs=1e-6)
+
+
+def test_a_delta_reaches_every_use_of_a_shared_table(imported):
+    name = "shared_and_hashed"
+    repository, manifest, _ = imported(name)
+    requests = [{"item": [i], "other": [o]} for i in (A, B) for o in (A, B)]
+
+    assert manifest.copies == {}
+    assert len({round(score, 4) for score in scores(repository, name, *requests)}) == 4
+    copied(repository, name)
+    assert scores(repository, name, *requests) == pytest.approx(
+        [scores(repository, name, requests[3])[0]] * 4, abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["with_its_size_in_the_stage", "stage_alone"])
+def test_what_the_stage_holds_alone_is_no_second_copy(imported, name):
+    _, manifest, _ = imported(name)
+
+    assert manifest.stage is not None
+    assert manifest.copies == {}

@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.passes.graph import Graph
+from freshet_serving.compiler.passes.optimise import optimise
+from freshet_serving.compiler.passes.user_candidate_split import split_user_candidate
+from freshet_serving.models.zoo import deepfm, dlrm
+from freshet_serving.processor.package.roles import USER_VECTOR, user_column_count
+from tests.compiler.passes.graphs import dense, ops
+from tests.models.zoo.layouts import make_layout
+
+pytestmark = pytest.mark.tensorflow
+
+ROWS = 8
+
+
+def assert_split_computes_the_same(graph, split, columns, weights=None, n=11):
+    """One user of n candidates, through both graphs, for any weights."""
+    weights = weights or {name: w * 1.25 + 0.01 for name, w in graph.weights.items()}
+    others = [c for c in range(graph.width) if c not in columns]
+    random = np.random.default_rng(3)
+    x = random.standard_normal((n, graph.width), np.float32)
+    x[:, columns] = x[0, columns]
+    u = split.user.run(x[:1][:, columns], weights)[USER_VECTOR][0]
+    user_columns = user_column_count(split.user_width, split.rows)
+    user_vector = np.zeros(split.rows * user_columns, np.float32)
+    user_vector[: split.user_width] = u
+    own = np.full((n, len(others) + user_columns), 7.0, np.float32)
+    own[:, : len(others)] = x[:, others]
+    own[: split.rows, len(others) :] = user_vector.reshape(split.rows, user_columns)
+    got, wanted = split.candidate.run(own, weights), graph.run(x, weights)
+    assert got.keys() == wanted.keys()
+    for name, values in wanted.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-4, atol=1e-4)
+
+
+def divided(function, width, columns, **shapes):
+    """A graph of enough work on the user's side, split and proved; with what its graphs are made of."""
+    graph = dense(function, width, **shapes)
+    split = split_user_candidate(optimise(graph).graph, columns, ROWS)
+    assert split is not None
+    assert_split_computes_the_same(graph, split, columns)
+    return split, ops(Graph.of_dense(split.user)), ops(Graph.of_dense(split.candidate))
+
+
+def test_deepfm_runs_the_users_share_of_the_first_layer_once():
+    layout = make_layout(*[8] * 6, 0, 0, 0)
+    columns = [*range(8), *range(16, 24), *range(32, 40), 49]
+    graph = DenseGraph.from_keras(deepfm.build(layout, (64, 32), seed=1).scores)
+
+    split = split_user_candidate(optimise(graph).graph, columns, ROWS)
+
+    assert_split_computes_the_same(graph, split, columns)
+    # The first layer, the sum of the vectors, and all that is one number a row in one.
+    assert split.user_width == 64 + 8 + 1
+    # Half of the first layer is most of what could be saved.
+    whole, candidate, _ = split.flops
+    assert whole - candidate > 0.9 * 2 * 25 * 64
+    assert (split.user.width, split.candidate.width) == (25, 26 + user_column_count(73, ROWS))
+
+
+def test_dlrm_splits_where_the_bottom_is_the_users():
+    layout = make_layout(8, 8, 8, *[0] * 12)
+    columns = list(range(24, 36))
+    graph = DenseGraph.from_keras(dlrm.build(layout, (16, 8), seed=1, bottom=(64, 32)).scores)
+
+    split = split_user_candidate(optimise(graph).graph, columns, ROWS)
+
+    assert_split_computes_the_same(graph, split, columns)
+    # The bottom's vector, and its share of the top's first layer.
+    assert split.user_width == 8 + 16
+    assert "Relu" in ops(Graph.of_dense(split.user))
+
+
+def test_what_depends_on_the_user_alone_runs_once_however_deep():
+    def towers(x, w):
+        user = tf.nn.relu(tf.nn.relu(x[:, :6] @ w["u0"]) @ w["u1"])
+        item = tf.nn.relu(x[:, 6:] @ w["i0"])
+        return tf.nn.relu(tf.concat([item, user], 1) @ w["top"] + w["b"]) @ w["out"]
+
+    shapes = dict(u0=(6, 32), u1=(32, 16), i0=(4, 8), top=(24, 9), b=(9,), out=(9, 1))
+    split, user, candidate = divided(towers, 10, range(6), **shapes)
+
+    assert split.user_width == 9
+    assert user == ["MatMul", "Relu", "MatMul", "Relu", "MatMul", "BiasAdd"]
+    assert candidate.count("MatMul") == 3
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda h, x, w: tf.nn.softmax(h @ w["m"]),
+        lambda h, x, w: h @ w["m"] - x @ w["n"],
+        lambda h, x, w: (h @ w["m"]) * 0.5 + x[:, :1] * x[:, 7:8],
+        lambda h, x, w: tf.nn.relu(tf.concat([h, x], 1) * w["s"]) @ w["o"],
+        lambda h, x, w: tf.reduce_sum(tf.square(tf.reshape(x, (-1, 4, 2))), 1) + (h @ w["m"])[:, :2],
+        lambda h, x, w: tf.concat([x[:, 4:] * 2.0, h, tf.nn.relu(x[:, :4])], 1) @ w["o"],
+        lambda h, x, w: tf.reverse(x, [1]) @ w["n"] + h @ w["m"],
+        lambda h, x, w: {"a": h @ w["m"], "b": x @ w["n"], "c": tf.tanh(h)},
+        lambda h, x, w: (
+            tf.matmul(tf.reshape(x, (-1, 4, 2)), tf.reshape(x, (-1, 4, 2)), transpose_b=True)[:, 0] + h[:, :1]
+        ),
+        lambda h, x, w: x / (1.0 + tf.abs(h[:, :1])) + tf.maximum(x, 0.25) - tf.reduce_sum(x, 1, keepdims=True),
+        lambda h, x, w: tf.reduce_mean(tf.stack([x, x * 2.0], 2), 2) @ w["n"] + h @ w["m"],
+        lambda h, x, w: tf.zeros_like(x) + tf.cast(tf.shape(x)[1], tf.float32) + h[:, :1],
+    ],
+)
+def test_any_mixture_computes_the_same(function):
+    def mixed(x, w):
+        hidden = tf.nn.relu(tf.nn.relu(tf.gather(x, (0, 1, 2, 3), axis=1) @ w["u"]) @ w["v"])
+        return function(hidden, x, w)
+
+    def sliced(x, w):
+        hidden = tf.nn.relu(tf.nn.relu(x[:, :4] @ w["u"]) @ w["v"])
+        return function(hidden, x, w)
+
+    shapes = dict(u=(4, 64), v=(64, 32), m=(32, 3), n=(8, 3), s=(40,), o=(40, 3))
+    divided(sliced, 8, range(4), **shapes)
+    graph = dense(mixed, 8, **shapes)
+    split = split_user_candidate(optimise(graph).graph, range(4), ROWS)
+    if split is not None:
+        assert_split_computes_the_same(graph, split, range(4))
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(columns=st.sets(st.integers(0, 23), min_size=8, max_size=20))
+def test_any_columns_may_be_the_users(columns):
+    columns = sorted(columns)
+
+    def machine(x, w):
+        v = tf.reshape(x, (-1, 6, 4))
+        pairs = tf.square(tf.reduce_sum(v, 1)) - tf.reduce_sum(tf.square(v), 1)
+        return tf.concat([tf.nn.relu(x @ w["m"] + w["b"]), pairs], 1) @ w["o"]
+
+    graph = dense(machine, 24, m=(24, 40), b=(40,), o=(44, 1))
+    split = split_user_candidate(optimise(graph).graph, columns, ROWS)
+
+    assert split is not None
+    assert_split_computes_the_same(graph, split, columns)
+
+
+def test_a_split_that_saves_little_or_nothing_is_not_made():
+    def late(x, w):
+        return tf.nn.relu(tf.nn.relu(x @ w["a"]) @ w["b"]) @ w["c"]
+
+    graph = dense(late, 8, a=(8, 32), b=(32, 64), c=(64, 1))
+
+    assert split_user_candidate(graph, [3], ROWS) is None
+    assert split_user_candidate(graph, [], ROWS) is None
+    assert split_user_candidate(graph, range(8), ROWS) is None
+
+
+def test_a_graph_whose_rows_are_not_its_first_axis_is_not_split():
+    graph = dense(lambda x, w: tf.transpose(w["a"] @ tf.transpose(x)), 8, a=(3, 8))
+
+    assert split_user_candidate(graph, range(4), ROWS) is None
+
+
+def test_a_graph_that_mixes_rows_is_not_split():
+    graph = dense(lambda x, w: (x - tf.reduce_mean(x, 0, keepdims=True)) @ w["a"], 8, a=(8, 3))
+
+    assert split_user_candidate(graph, range(4), ROWS) is None

@@ -1,0 +1,127 @@
+"""Variables of a Keras model as tables, weights and keys of its package; what cannot be told is refused by name."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from freshet_serving.models.publishing.keras_mapping import map_variables
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.errors import BadInput
+from tests.models.publishing.keras_models import CODES, USERS
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")]
+keras = pytest.importorskip("keras", reason="needs the train extra")
+
+
+def fit(repository, model, **given):
+    publisher = Publisher(repository, "ctr")
+    return map_variables(model, publisher.manifest, given, publisher.published_keys)
+
+
+def rows_by_key(found, table):
+    keys = next(keys for entry, keys, _ in found.tables if entry.name == table)
+    return dict(zip(keys.keys.tolist(), keys.rows.tolist())), keys.unknown
+
+
+def test_every_variable_is_a_table_or_a_weight_and_rows_have_the_keys_of_their_vocabulary(repository, model):
+    found = fit(repository, model)
+    publisher = Publisher(repository, "ctr")
+
+    assert sorted(entry.name.partition(".")[0] for entry, _, _ in found.tables) == [
+        "code_rows", "item_rows", "kind_rows", "seen_rows", "user_rows",
+    ]  # fmt: skip
+    assert {name: list(v.shape) for name, v in found.dense.items()} == publisher.manifest.dense
+    users = publisher.ids("user_rows.embeddings", USERS).tolist()
+    assert rows_by_key(found, "user_rows.embeddings") == ({key: row for row, key in enumerate(users, 1)}, 0)
+    assert rows_by_key(found, "code_rows.embeddings") == ({key: row for row, key in enumerate(CODES, 1)}, 0)
+    for table, rows in (("item_rows", 30), ("kind_rows", 16), ("seen_rows", 50)):
+        assert rows_by_key(found, f"{table}.embeddings") == ({row: row for row in range(rows)}, -1)
+
+
+def towers(names, rows=21):
+    """A model of embeddings by row number alone, with these names."""
+    inputs = [keras.Input((1,), dtype="int64", name=f"{name}_index") for name in names]
+    parts = [
+        keras.layers.Flatten()(keras.layers.Embedding(rows, 4, name=name)(one)) for name, one in zip(names, inputs)
+    ]
+    return keras.Model(inputs, keras.layers.Add()(parts) if len(parts) > 1 else parts[0])
+
+
+def test_a_model_that_lies_in_another_one_has_the_same_names(repository, model):
+    class Outer(keras.Model):
+        def __init__(self):
+            super().__init__(name="outer")
+            self.inner = model
+
+        def call(self, inputs):
+            return self.inner(inputs)
+
+    inner, outer = fit(repository, model), fit(repository, Outer())
+    assert {entry.name for entry, _, _ in outer.tables} == {entry.name for entry, _, _ in inner.tables}
+    assert outer.dense.keys() == inner.dense.keys()
+
+
+def test_a_trained_table_that_no_delta_reaches_is_refused(repository, model):
+    publisher = Publisher(repository, "ctr")
+    staged = dataclasses.replace(publisher.manifest, copies={"item_rows.embeddings": ""})
+
+    with pytest.raises(BadInput, match=r"table 'item_rows\.embeddings' cannot be changed by deltas"):
+        map_variables(model, staged, {}, publisher.published_keys)
+    model.get_layer("item_rows").trainable = False
+    try:
+        assert map_variables(model, staged, {}, publisher.published_keys).tables
+    finally:
+        model.get_layer("item_rows").trainable = True
+
+
+def test_a_table_that_is_a_weight_too_is_both(repository, model):
+    publisher = Publisher(repository, "ctr")
+    path = model.get_layer("item_rows").embeddings.path
+    dense = {**publisher.manifest.dense, path: [30, 4]}
+    tied = dataclasses.replace(publisher.manifest, dense=dense, copies={"item_rows.embeddings": path})
+    found = map_variables(model, tied, {}, publisher.published_keys)
+
+    assert found.dense[path] is model.get_layer("item_rows").embeddings
+    assert "item_rows.embeddings" in {entry.name for entry, _, _ in found.tables}
+
+
+def test_keys_that_cannot_be_told_are_asked_for_and_taken(repository):
+    with pytest.raises(BadInput, match="which row of layer 'user_rows' is which key cannot be told"):
+        fit(repository, towers(["user_rows"]))
+    found = fit(repository, towers(["user_rows"]), user_rows=[None, *USERS])
+    assert (
+        rows_by_key(found, "user_rows.embeddings")[0]
+        == rows_by_key(
+            fit(repository, towers(["user_rows"]), **{"user_rows.embeddings": np.array([None, *USERS])}),
+            "user_rows.embeddings",
+        )[0]
+    )
+    assert len(found.tables[0][1].keys) == 20
+    found = fit(repository, towers(["code_rows"]), code_rows=[None, *CODES, *range(200, 200)])
+    assert rows_by_key(found, "code_rows.embeddings")[0][CODES[0]] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"user_rows": list(range(5))}, "keys of 'user_rows.embeddings': strings wanted, as its features are"),
+        ({"user_rows": ["a"] * 22}, "keys of 'user_rows.embeddings': at most 21 wanted, one a row, got 22"),
+        ({"user_rows": USERS, "usr": []}, "keys: an embedding layer or a table wanted, got 'usr'"),
+    ],
+)
+def test_keys_that_do_not_fit_are_refused(repository, given, message):
+    with pytest.raises(BadInput, match=message):
+        fit(repository, towers(["user_rows"]), **given)
+
+
+def test_a_trained_variable_that_the_package_does_not_have_is_refused(repository):
+    message = r"variable 'shop_rows/embeddings' of shape \[21, 4\] is trained and none of the package's tables"
+    with pytest.raises(BadInput, match=message):
+        fit(repository, towers(["shop_rows"]))
+
+
+def test_what_is_not_trained_and_not_there_is_left_out_by_name(repository):
+    model = towers(["shop_rows"])
+    model.get_layer("shop_rows").trainable = False
+    assert list(fit(repository, model).left_out) == ["shop_rows/embeddings"]

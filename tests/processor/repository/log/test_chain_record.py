@@ -1,0 +1,121 @@
+"""One record: its bytes, its digests, and what is refused."""
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from freshet_serving.processor.repository.log.chain_record import (BESIDE, KINDS, MAX_REASON, ChainRecord, check_reason, delta_digest, record_name, root_digest, root_hash, sha256)
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.package.manifest import File, Manifest
+from freshet_serving.processor.package.transforms import Transform
+from tests.packages import manifest
+
+HEX64, HEX32 = "ab" * 32, "cd" * 16
+PLAIN = ChainRecord("small", 1, 7, "delta", HEX64, 7, HEX32, 6, HEX32, 7, 0, "deltas/7.safetensors", 9, HEX64, 0, 1.5)
+ROLLBACK = dataclasses.replace(PLAIN, kind="rollback", step=4, file="", nbytes=0, sha256="", reason="labels were late")
+
+
+def test_a_record_is_named_by_its_number_with_leading_zeros():
+    assert record_name(17) == "chain/0000000017.json"
+
+
+@pytest.mark.parametrize("record", [PLAIN, ROLLBACK], ids=lambda r: r.kind)
+def test_a_record_is_read_back_as_it_was_written(record):
+    data = record.to_bytes()
+    assert data.endswith(b"}\n")
+    assert b"\n" not in data[:-1]
+    assert ChainRecord.from_bytes(data, 7) == record
+
+
+@given(at=st.floats(0, 1e11), step=st.integers(0, 10**17), reason=st.text(st.characters(codec="utf-8"), max_size=99))
+def test_whatever_a_record_says_comes_back(at, step, reason):
+    record = dataclasses.replace(ROLLBACK, at=at, step=step, top=step + 1, reason=reason)
+    assert ChainRecord.from_bytes(record.to_bytes(), 7) == record
+
+
+def with_json(**changes):
+    return json.dumps(json.loads(PLAIN.to_bytes()) | changes, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "a JSON object wanted"),
+        (b"{", "a JSON object wanted"),
+        (b"[" * 100_000, "a JSON object wanted"),
+        (b"[]", "format"),
+        (with_json(format="freshet-record/3"), "format"),
+        (with_json(extra=1), "the keys"),
+        (with_json(number=8), "names itself 8"),
+        (with_json(kind="deltas"), "kind 'deltas' is none of"),
+        (with_json(step="7"), "step: int wanted"),
+        (with_json(step=True), "step: int wanted"),
+        (with_json(step=-1), "step: int wanted"),
+        (with_json(at=float("inf")), "at, reason or top"),
+        (with_json(at=-1.0), "at, reason or top"),
+        (with_json(top=6), "at, reason or top"),
+        (with_json(previous="ab"), "previous, digest and parent"),
+        (with_json(file="../1/deltas/7.safetensors"), "a file of the version"),
+        (with_json(file="deltas/../../x"), "a file of the version"),
+        (with_json(file="deltas/.hidden"), "a file of the version"),
+        (with_json(kind="rollback"), "no file wanted"),
+        (PLAIN.to_bytes().replace(b":", b": ", 1), "not spelled as records are"),
+        (PLAIN.to_bytes() + b" " * 20_000, "a JSON object wanted|not spelled"),
+    ],
+)
+def test_what_no_writer_would_write_is_refused(data, message):
+    with pytest.raises(Corrupt, match=message):
+        ChainRecord.from_bytes(data, 7)
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_are_refused_in_one_line(data):
+    with pytest.raises(Corrupt) as refused:
+        ChainRecord.from_bytes(data, 7)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_record_of_any_kind_fits_what_is_read_of_a_file():
+    for kind in KINDS:
+        record = dataclasses.replace(ROLLBACK, kind=kind, model="m" * 128, reason="é" * MAX_REASON)
+        assert len(record.to_bytes()) < 16 << 10
+
+
+def test_the_root_is_the_weights_and_what_reads_them_and_nothing_that_may_come_later():
+    one = manifest(1, 20, 3)
+    one = dataclasses.replace(
+        one, files={"dense.safetensors": File(4, "0" * 8), "compiled/x/b1.onnx": File(4, "1" * 8)}
+    )
+    root = root_digest(one)
+    later = {**one.files, "warmup.safetensors": File(9, "2" * 8), "compiled/x/b1.onnx": File(5, "3" * 8)}
+    assert root_digest(dataclasses.replace(one, files=later, notes={"a": 1}, created_at=3.0)) == root
+    assert len(root) == 32
+    assert root_hash(one).startswith(root)
+    other = {**one.files, "dense.safetensors": File(4, "4" * 8)}
+    assert root_digest(dataclasses.replace(one, files=other)) != root
+    assert root_digest(dataclasses.replace(one, version=2)) != root
+    assert root_digest(dataclasses.replace(one, width=one.width + 1)) != root
+    hashed = Transform("hashed", "farm", ["user"], integers=[10])
+    assert root_digest(dataclasses.replace(one, transforms=[hashed])) != root
+
+
+def test_every_field_of_a_manifest_is_of_its_root_or_known_to_be_beside_it():
+    """A field that is new to the format counts, unless somebody says that it does not; a default moves no digest."""
+    assert {field.name for field in dataclasses.fields(Manifest)} >= BESIDE
+    counted = {field.name for field in dataclasses.fields(Manifest)} - BESIDE
+    assert counted >= {"inputs", "transforms", "features", "tables", "outputs", "width", "dense", "files", "stage"}
+    assert root_hash(manifest(1, 20, 3)).startswith("0336571205e7"), "chains that were begun before stand on this"
+
+
+def test_a_digest_follows_from_the_parent_and_the_file():
+    assert delta_digest(HEX32, HEX64) == sha256(f"{HEX32} {HEX64}".encode())[:32]
+    assert len({delta_digest(a, b) for a in (HEX32, "0" * 32) for b in (HEX64, "1" * 64)}) == 4
+
+
+@pytest.mark.parametrize("reason", ["x" * (MAX_REASON + 1), "a\nb", "\x1b[31m"])
+def test_a_reason_that_would_break_a_line_is_refused(reason):
+    with pytest.raises(BadInput, match="reason"):
+        check_reason(reason)

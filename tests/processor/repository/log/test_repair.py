@@ -1,0 +1,169 @@
+"""Repairs as readers meet them: what one is, when it holds, and what looking for one costs."""
+
+import dataclasses
+
+import pytest
+
+from freshet_serving.processor.repository.log import repair as repair_module
+from freshet_serving.processor.repository.log.chain_record import REPAIR, record_name
+from freshet_serving.processor.repository.log.damage import find_damage, repair
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.repair import (NO_FILE, RecordsDigest, RepairWatch, find_repair, parsed_repair, record_bytes)
+from freshet_serving.processor.repository.log.re_signing import re_sign
+from freshet_serving.processor.errors import (Conflict, Corrupt, Diverged, SigningKeyRequired, NotReady)
+from freshet_serving.processor.repository.model_repository import Repository
+from tests.packages import make_delta, write_package
+from tests.processor.repository.log.damaged import damaged_chain
+from tests.signing import reads, writes
+
+
+@pytest.fixture
+def version(tmp_path):
+    write_package(tmp_path, users=range(6))
+    return Repository(tmp_path).version("small", 1)
+
+
+def take_all(record, data):
+    """Refuses no repair."""
+
+
+def refuse_all(record, data):
+    raise Conflict("another chain's")
+
+
+def test_a_repair_is_found_behind_all_that_it_sets_aside(version):
+    damaged_chain(version, good=2, behind=2)
+    assert find_repair(version.storage, 3, take_all) is None
+    made = repair(ChangeLog(version), 3)
+    assert find_repair(version.storage, 3, take_all) == made
+    assert find_repair(version.storage, 4, take_all) is None
+    assert find_repair(version.storage, 3, refuse_all) is None
+
+
+@pytest.mark.parametrize(
+    "change", [dict(sha256="00" * 32), dict(since=4), dict(previous="00" * 32), dict(top=1), dict(top=10**9)]
+)
+def test_a_repair_that_is_not_of_this_chain_is_one_more_record_to_set_aside(version, change):
+    damaged_chain(version, good=2, behind=2)
+    made = repair(ChangeLog(version), 3)
+    path = version.folder / record_name(made.number)
+    path.write_bytes(dataclasses.replace(made, **change).to_bytes())
+    with pytest.raises(Diverged, match="record 3: "):
+        ChangeLog(version).look()
+    again = repair(ChangeLog(version), 3)
+    assert (again.number, again.since) == (made.number + 1, 3)
+    assert ChangeLog.of(version, whole=True).history.head.step == 2
+
+
+def test_what_is_no_repair_is_told_from_one(version):
+    damaged_chain(version, good=2, behind=2)
+    made = repair(ChangeLog(version), 3)
+    assert parsed_repair(made.to_bytes(), made.number) == made
+    assert parsed_repair(made.to_bytes(), made.number + 1) is None
+    assert parsed_repair(made.to_bytes()[:-2], made.number) is None
+    assert parsed_repair((version.folder / record_name(1)).read_bytes(), 1) is None
+    with pytest.raises(Corrupt, match="the first of the records that it sets aside wanted"):
+        type(made).from_bytes(dataclasses.replace(made, since=made.number).to_bytes(), made.number)
+
+
+def test_bytes_are_those_of_the_file_and_nothing_is_told_from_no_file(version):
+    (version.folder / "chain").mkdir()
+    assert record_bytes(version.storage, 1) is None
+    assert RecordsDigest().read(version.storage, 1) is None
+    (version.folder / record_name(1)).mkdir()
+    with pytest.raises(Corrupt, match="a regular file wanted"):
+        record_bytes(version.storage, 1)
+    assert RecordsDigest().read(version.storage, 1) == NO_FILE
+
+
+def test_a_new_repair_is_told_once_and_looking_for_one_costs_one_look(version, monkeypatch):
+    damaged_chain(version, good=2, behind=2)
+    news, asked = RepairWatch(version.storage), []
+    assert not news.come(2)
+    monkeypatch.setattr(
+        repair_module, "record_bytes", lambda storage, number: asked.append(number) or record_bytes(storage, number)
+    )
+    assert not news.come(2)
+    assert asked == [6]
+    repair(ChangeLog(version), 3)
+    assert news.come(2)
+    assert not news.come(2)
+
+
+def signed_version(root, keyring):
+    return Repository(root).with_keys(keyring).version("small", 1)
+
+
+def test_a_repair_is_signed_where_records_are(tmp_path):
+    write_package(tmp_path, users=range(6), keyring=writes())
+    change_log = ChangeLog.of(signed_version(tmp_path, writes()))
+    change_log.publish(make_delta(1, [1]))
+    change_log.publish(make_delta(2, [2]))
+    server = ChangeLog(signed_version(tmp_path, reads(memory=tmp_path / "memory")))
+    server.look()
+    server.remember()
+    (tmp_path / "small" / "1" / record_name(2)).write_bytes(b"{}")
+    for stranger in (reads(), writes("stranger")):
+        with pytest.raises((SigningKeyRequired, Corrupt)):
+            repair(ChangeLog(signed_version(tmp_path, stranger)), 2)
+    # A repair that nobody has signed, by somebody who asks for no signatures, is none.
+    bare = ChangeLog(Repository(tmp_path).version("small", 1))
+    damage = find_damage(bare)
+    forged = bare.history.next(
+        REPAIR, bare.history.head, number=3, since=2, top=damage.top, sha256=damage.sha256, at=1.7e9
+    )
+    (tmp_path / "small" / "1" / record_name(3)).write_bytes(forged.to_bytes())
+    with pytest.raises(Diverged, match="record 2"):
+        ChangeLog(signed_version(tmp_path, reads())).look()
+    made = repair(ChangeLog(signed_version(tmp_path, writes())), 2)
+    assert (made.number, made.key) == (4, change_log.history.head.record.key)
+    again = ChangeLog(signed_version(tmp_path, reads()))
+    again.look()
+    assert again.history.head.step == 1
+
+
+def test_what_a_server_has_trusted_may_be_set_aside_by_a_signed_repair(tmp_path):
+    write_package(tmp_path, users=range(6), keyring=writes())
+    change_log = ChangeLog.of(signed_version(tmp_path, writes()))
+    for step in (1, 2, 3):
+        change_log.publish(make_delta(step, [step]))
+    keyring = reads(memory=tmp_path / "memory")
+    server = ChangeLog(signed_version(tmp_path, keyring))
+    server.look()
+    server.remember()
+    (tmp_path / "small" / "1" / record_name(2)).write_bytes(b"{}")
+    repair(ChangeLog(signed_version(tmp_path, writes())), 2)
+    # It restarts: record 3, which it remembers, is set aside.
+    again = ChangeLog(signed_version(tmp_path, keyring))
+    again.recall()
+    again.look()
+    again.remember()
+    assert (again.history.head.step, again.history.number) == (1, 4)
+    once_more = ChangeLog(signed_version(tmp_path, keyring))
+    once_more.recall()
+    (tmp_path / "small" / "1" / record_name(4)).unlink()
+    with pytest.raises(Corrupt, match="record 4: the one that was trusted here wanted"):
+        ChangeLog(signed_version(tmp_path, keyring)).recall()
+
+
+def test_a_manifest_that_is_signed_anew_vouches_for_a_chain_around_what_is_set_aside(tmp_path):
+    write_package(tmp_path, users=range(6))
+    version = Repository(tmp_path).version("small", 1)
+    damaged_chain(version, good=2, behind=2)
+    repair(ChangeLog(version), 3)
+    ChangeLog.of(version).publish(make_delta(5, [1], parent=2))
+    re_sign(Repository(tmp_path).with_keys(writes()), "small", 1, unsigned=True)
+    change_log = ChangeLog(signed_version(tmp_path, reads()))
+    change_log.look()
+    assert (change_log.history.head.step, change_log.history.number) == (5, 7)
+
+
+@pytest.mark.parametrize("what", ["file", "loop"])
+def test_a_folder_of_records_that_is_none_keeps_nobody_for_good(version, what):
+    chain = version.folder / "chain"
+    chain.write_bytes(b"") if what == "file" else chain.symlink_to("chain")
+    with pytest.raises(NotReady, match="record 1: cannot be read"):
+        ChangeLog(version).look()
+    assert not RepairWatch(version.storage).come(0)
+    with pytest.raises(NotReady):
+        find_repair(version.storage, 1, take_all)

@@ -1,0 +1,327 @@
+"""A version in an object store, written and read through its mirror, with faults at every call."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from freshet_serving.processor.repository.log.chain_record import record_name
+from freshet_serving.processor.repository.log.contents import VersionContents
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.re_signing import re_sign
+from freshet_serving.processor.errors import (Conflict, Corrupt, Diverged, SigningKeyRequired, NotReady)
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.package.signature import new_key
+from freshet_serving.processor.tables.compaction import compact
+from tests.packages import make_delta
+from tests.processor.repository.mirror.bucket import Bucket, Killed
+from tests.processor.repository.mirror.sides import opened, publish
+
+
+@pytest.fixture
+def version(bucket, tmp_path):
+    return publish(opened(bucket, tmp_path / "one"), tmp_path, users=range(20))
+
+
+def other(bucket, tmp_path, name="two"):
+    return opened(bucket, tmp_path / name).version("small")
+
+
+def digest(version):
+    """Of what a version serves, all of it read."""
+    change_log = ChangeLog.of(version)
+    return VersionContents(version, change_log, change_log.history.head).link.digest
+
+
+def patrol_all(change_log):
+    for _ in range(4):
+        change_log.scrub()
+
+
+def agree(bucket, folder):
+    """What lies in a mirror of the chain, lies in the bucket just so."""
+    for path in folder.rglob("*"):
+        if path.is_file() and path.parent.name in ("chain", "deltas") and not path.name.endswith(".tmp"):
+            key = path.relative_to(folder.parent.parent).as_posix()
+            assert bucket.objects.get(key) == path.read_bytes(), key
+
+
+def test_what_one_publishes_another_reads(bucket, version, tmp_path):
+    ChangeLog.of(version).publish(make_delta(1, [1, 2]))
+    theirs = other(bucket, tmp_path)
+    assert digest(theirs) == digest(version)
+    theirs.verify()
+    assert (theirs.folder / "deltas" / "1.safetensors").read_bytes() == bucket.objects["small/1/deltas/1.safetensors"]
+
+
+def test_a_version_is_committed_once(bucket, version, tmp_path):
+    with pytest.raises(Conflict, match="exists already"):
+        publish(opened(bucket, tmp_path / "two"), tmp_path)
+    assert "small/1/.claim" not in bucket.objects
+
+
+def test_a_version_that_somebody_else_is_writing_is_refused_and_ones_own_is_gone_on_with(bucket, tmp_path):
+    def killed(call, key):
+        if call == "create" and key.endswith("model.json"):
+            raise Killed
+
+    bucket.fault = killed
+    with pytest.raises(Killed):
+        publish(opened(bucket, tmp_path / "one"), tmp_path)
+    bucket.fault = lambda call, key: None
+    with pytest.raises(Conflict, match="is being published"):
+        publish(opened(bucket, tmp_path / "two"), tmp_path)
+    assert publish(opened(bucket, tmp_path / "one"), tmp_path).manifest.version == 1
+
+
+def test_of_two_writers_one_gets_the_number_and_the_other_decides_anew(bucket, version, tmp_path):
+    mine, theirs = ChangeLog.of(version), ChangeLog.of(other(bucket, tmp_path))
+    mine.publish(make_delta(1, [1]))
+    with pytest.raises(Conflict):
+        theirs.publish(make_delta(1, [2]))
+    theirs.publish(make_delta(2, [2]))
+    mine.look()
+    assert mine.history.head == theirs.history.head
+
+
+def test_an_outage_is_not_ready_and_nothing_of_it_is_seen(bucket, version, tmp_path):
+    change_log = ChangeLog.of(version)
+    bucket.down = True
+    with pytest.raises(NotReady, match="cannot be reached"):
+        change_log.publish(make_delta(1, [1]))
+    bucket.down = False
+    assert "small/1/chain/0000000001.json" not in bucket.objects
+    change_log.publish(make_delta(1, [1]))
+    agree(bucket, version.folder)
+
+
+def test_a_file_that_was_dropped_is_adopted(bucket, version, tmp_path):
+    write_delta(tmp_path / "dropped", make_delta(1, [1]))
+    bucket.objects["small/1/deltas/1.safetensors"] = (tmp_path / "dropped").read_bytes()
+    assert ChangeLog.of(other(bucket, tmp_path)).history.head.step == 1
+    assert "small/1/chain/0000000001.json" in bucket.objects
+
+
+def test_a_snapshot_is_sent_before_its_record_and_a_start_reads_it(bucket, version, tmp_path):
+    change_log = ChangeLog.of(version)
+    for step in (1, 2, 3):
+        change_log.publish(make_delta(step, [step]))
+    compact(version, change_log)
+    change_log.publish(make_delta(4, [4]))
+    theirs = opened(bucket, tmp_path / "two")
+    theirs.models()
+    bucket.calls.clear()
+    theirs.prepare("small", 1)
+    asked = {key for call, key in bucket.calls if call in ("get", "download")}
+    assert not asked & {f"small/1/{record_name(n)}" for n in (1, 2)}
+    assert not asked & {f"small/1/deltas/{n}.safetensors" for n in (1, 2, 3)}
+    assert digest(theirs.reader("small", 1)) == digest(version)
+
+
+def test_a_damaged_file_of_the_mirror_is_brought_once_more(bucket, version, tmp_path):
+    ChangeLog.of(version).publish(make_delta(1, [1]))
+    theirs = other(bucket, tmp_path)
+    theirs.verify()
+    before = digest(theirs)
+    for path in [*theirs.folder.glob("tables/*"), theirs.folder / "deltas" / "1.safetensors"]:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(bytes(data))
+    again = other(bucket, tmp_path)
+    again.verify()
+    assert digest(again) == before
+    agree(bucket, again.folder)
+
+
+def test_what_lies_there_from_another_version_of_that_number_is_replaced(bucket, version, tmp_path):
+    ChangeLog.of(other(bucket, tmp_path)).publish(make_delta(1, [1]))
+    version.storage.end()
+    assert bucket.objects.keys() <= {".hint"}
+    publish(opened(bucket, tmp_path / "three"), tmp_path, users=range(7))
+    theirs = other(bucket, tmp_path)
+    theirs.verify()
+    assert ChangeLog.of(theirs).history.number == 0
+
+
+def test_records_that_the_store_has_not_are_not_believed(bucket, version, tmp_path):
+    ChangeLog.of(version).publish(make_delta(1, [1]))
+    theirs = other(bucket, tmp_path)
+    digest(theirs)
+    for name in ("chain/0000000001.json", "deltas/1.safetensors"):
+        del bucket.objects[f"small/1/{name}"]
+    assert ChangeLog.of(other(bucket, tmp_path)).history.number == 0
+    assert "small/1/chain/0000000001.json" not in bucket.objects
+
+
+def test_a_record_that_is_replaced_in_the_store_is_told_by_the_chain(bucket, version, tmp_path):
+    ChangeLog.of(version).publish(make_delta(1, [1]))
+    theirs = opened(bucket, tmp_path / "two")
+    theirs.prepare("small", 1)
+    change_log = ChangeLog.of(theirs.reader("small", 1))
+    storage = theirs.storage("small", 1)
+    storage.followed = True
+    good = bucket.objects["small/1/chain/0000000001.json"]
+    for change in (
+        lambda: bucket.objects.update({"small/1/chain/0000000001.json": b"{}"}),
+        lambda: bucket.objects.pop("small/1/chain/0000000001.json"),
+    ):
+        change()
+        storage.scrub()
+        with pytest.raises(Diverged):
+            patrol_all(change_log)
+        bucket.objects["small/1/chain/0000000001.json"] = good
+        storage.scrub()
+        patrol_all(change_log)
+
+
+def test_a_delta_that_is_replaced_in_the_store_is_told_and_one_that_was_evicted_is_not(bucket, version, tmp_path):
+    ChangeLog.of(version).publish(make_delta(1, [1]))
+    theirs = opened(bucket, tmp_path / "two")
+    theirs.prepare("small", 1)
+    storage, reader = theirs.storage("small", 1), theirs.reader("small", 1)
+    change_log = ChangeLog.of(reader)
+    change_log.read_delta(change_log.history.head)
+    storage.followed = True
+    storage.scrub()
+    (reader.folder / "deltas" / "1.safetensors").unlink()
+    storage.scrub()
+    patrol_all(change_log)
+    change_log.read_delta(change_log.history.head)
+    good = bucket.objects["small/1/deltas/1.safetensors"]
+    bucket.objects["small/1/deltas/1.safetensors"] = good[:-1] + b"?"
+    storage.scrub()
+    with pytest.raises(Diverged):
+        patrol_all(change_log)
+    bucket.objects["small/1/deltas/1.safetensors"] = good
+    storage.scrub()
+    patrol_all(change_log)
+
+
+class Faults:
+    """Faults by the number of a call: an outage before it, one after it, or the end of the process."""
+
+    def __init__(self, at):
+        self.at, self.calls = dict(at), 0
+
+    def __call__(self, call, key):
+        self.calls += 1
+        kind = self.at.pop(self.calls, "")
+        if kind == "out":
+            raise NotReady("repository: the object store cannot be reached: no connection")
+        if kind == "kill":
+            raise Killed
+
+
+FAULTS = st.lists(st.tuples(st.integers(1, 90), st.sampled_from(["out", "kill"])), max_size=5)
+MOVES = st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["publish", "rollback", "fold", "start"])), max_size=9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(moves=MOVES, faults=FAULTS)
+def test_whatever_fails_nothing_acknowledged_is_lost_and_all_end_at_one_digest(tmp_path_factory, moves, faults):
+    tmp_path, bucket = tmp_path_factory.mktemp("mirrors"), Bucket()
+    publish(opened(bucket, tmp_path / "0"), tmp_path, users=range(5))
+    folders, ledgers, versions = [tmp_path / "0", tmp_path / "1"], [None, None], [None, None]
+    acknowledged = {}
+    bucket.fault = Faults(faults)
+    for who, move in moves:
+        try:
+            if ledgers[who] is None or move == "start":
+                versions[who] = opened(bucket, folders[who]).version("small")
+                ledgers[who] = ChangeLog.of(versions[who])
+            change_log = ledgers[who]
+            change_log.look()
+            history = change_log.history
+            if move == "publish":
+                link = change_log.publish(
+                    make_delta(history.top + 1, [history.top + 1, who], parent=history.head.step, tag=who)
+                )
+                acknowledged[link.record.number] = link.record
+            elif move == "rollback" and history.head.parent:
+                change_log.rollback(history.links[history.head.parent].step)
+            elif move == "fold":
+                compact(versions[who], change_log)
+        except (NotReady, Conflict):
+            pass
+        except Killed:
+            ledgers[who] = None
+        for folder in folders:
+            if (folder / "small").exists():
+                agree_records(bucket, folder)
+    bucket.fault = lambda call, key: None
+    ends = set()
+    for folder in (*folders, tmp_path / "fresh"):
+        version = opened(bucket, folder).version("small")
+        change_log = ChangeLog.of(version, whole=True)
+        ends.add((VersionContents(version, change_log, change_log.history.head).link.digest, change_log.history.number))
+        known = {record.number: record for record in change_log.records()}
+        assert all(known[number] == record for number, record in acknowledged.items())
+        version.verify()
+    assert len(ends) == 1
+
+
+def agree_records(bucket, folder):
+    for path in (folder / "small").rglob("chain/*.json"):
+        assert bucket.objects[path.relative_to(folder).as_posix()] == path.read_bytes()
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Of who publishes, and of who serves and remembers."""
+    private, public, _ = new_key(str(tmp_path / "prod"))
+    return Keyring.of(private), Keyring.of(trust=[public], memory=str(tmp_path / "memory"))
+
+
+def test_a_chain_that_was_cut_is_told_to_a_mirror_that_is_empty_and_an_outage_is_not_taken_for_a_cut(
+    bucket, keys, tmp_path
+):
+    ours, theirs = keys
+    published = publish(opened(bucket, tmp_path / "one").with_keys(ours), tmp_path, users=range(20))
+    ChangeLog.of(published).publish(make_delta(1, [1]))
+
+    def follow(name):
+        change_log = ChangeLog(opened(bucket, tmp_path / name, serving=True).with_keys(theirs).version("small", 1))
+        change_log.look()
+        change_log.recall()
+        change_log.remember()
+        return change_log
+
+    assert follow("server").history.number == 1
+    record = bucket.objects.pop("small/1/" + record_name(1))
+    with pytest.raises(Corrupt, match="record 1: the one that was trusted here wanted, got a chain that ends before"):
+        follow("empty")
+    bucket.objects["small/1/" + record_name(1)] = record
+    bucket.fault = lambda call, key: _away(key)
+    with pytest.raises(NotReady):
+        follow("manifest alone")
+    bucket.fault = lambda call, key: None
+    assert follow("empty").history.number == 1
+
+
+def _away(key):
+    if "/chain/" in key:
+        raise NotReady("repository: the object store cannot be reached: no answer in time")
+
+
+def test_who_trusts_opens_nothing_of_a_bucket_that_nobody_has_signed(bucket, keys, tmp_path):
+    publish(opened(bucket, tmp_path / "one"), tmp_path, users=range(20))
+    with pytest.raises(Corrupt, match=r"manifest: signed by key .* wanted, got no signature"):
+        opened(bucket, tmp_path / "server").with_keys(keys[1]).version("small")
+    with pytest.raises(SigningKeyRequired):
+        publish(opened(bucket, tmp_path / "one").with_keys(keys[1]), tmp_path, version=2)
+
+
+def test_a_bucket_that_nobody_has_signed_is_signed_where_it_lies(bucket, keys, tmp_path):
+    ours, theirs = keys
+    ChangeLog.of(publish(opened(bucket, tmp_path / "one"), tmp_path, users=range(20))).publish(make_delta(1, [1]))
+    owner = opened(bucket, tmp_path / "owner")
+    owner.keep_labels("small", {"stable": 1})
+    made = re_sign(owner.with_keys(ours), "small", 1, unsigned=True)
+    owner.re_sign_kept("small", unsigned=True)
+    assert made.vouched.number == 1
+    server = opened(bucket, tmp_path / "server", serving=True).with_keys(theirs)
+    server.prepare("small", 1)
+    version = server.version("small", 1)
+    version.verify()
+    assert ChangeLog.of(version).history.head.step == 1
+    assert server.labels("small") == {"stable": 1}

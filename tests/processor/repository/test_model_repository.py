@@ -1,0 +1,319 @@
+"""The repository: what it sees, what it refuses to see, and that nothing committed is ever lost."""
+
+import json
+import os
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady
+from freshet_serving.processor.package import atomic
+from freshet_serving.processor.repository import model_repository as repository_module
+from freshet_serving.processor.repository.model_repository import FolderWatch, Repository, check_name
+from tests.descriptors import few_descriptors
+from tests.packages import write_package
+
+LONG_AGO_S = 1_600_000_000
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "repository").mkdir()
+    return tmp_path / "repository"
+
+
+def make_version(root, model="small", version=1):
+    folder = root / model / str(version)
+    (folder / "deltas").mkdir(parents=True)
+    (folder / "model.json").write_text("{}")
+    return folder
+
+
+def age(path, seconds=LONG_AGO_S):
+    os.utime(path, (seconds, seconds))
+
+
+def touch(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+# FolderWatch
+
+
+def test_a_folder_counts_as_changed_at_the_first_look_and_then_only_when_it_changed(root):
+    age(root)
+    watch = FolderWatch(root)
+    assert [watch.changed() for _ in range(3)] == [True, False, False]
+    touch(root / "new")
+    age(root, LONG_AGO_S + 1)
+    assert [watch.changed() for _ in range(3)] == [True, False, False]
+
+
+def test_a_folder_that_changed_a_moment_before_a_look_counts_as_changed_at_the_next_one_too(root, monkeypatch):
+    now_ns = time.time_ns()
+    monkeypatch.setattr(repository_module.time, "time_ns", lambda: now_ns)
+    os.utime(root, ns=(now_ns, now_ns - 1_000_000))
+    watch = FolderWatch(root)
+    assert [watch.changed() for _ in range(3)] == [True, True, True]
+    now_ns += 3_000_000_000
+    assert [watch.changed() for _ in range(3)] == [True, False, False]
+
+
+def test_a_change_within_the_clock_tick_of_a_look_is_seen_at_the_next_one(root, monkeypatch):
+    now_ns = time.time_ns()
+    monkeypatch.setattr(repository_module.time, "time_ns", lambda: now_ns)
+    os.utime(root, ns=(now_ns, now_ns))
+    watch = FolderWatch(root)
+    assert watch.changed()
+    touch(root / "late")
+    os.utime(root, ns=(now_ns, now_ns))
+    assert watch.changed()
+
+
+def test_a_missing_folder_is_no_change_until_it_appears_or_goes(root):
+    watch = FolderWatch(root / "deltas")
+    assert [watch.changed() for _ in range(3)] == [True, False, False]
+    (root / "deltas").mkdir()
+    age(root / "deltas")
+    assert [watch.changed() for _ in range(2)] == [True, False]
+    (root / "deltas").rmdir()
+    assert [watch.changed() for _ in range(2)] == [True, False]
+
+
+def test_a_time_in_the_future_does_not_make_a_folder_look_changed_forever(root):
+    age(root, int(time.time()) + 86_400)
+    watch = FolderWatch(root)
+    assert [watch.changed() for _ in range(3)] == [True, False, False]
+
+
+# Models, versions, deltas
+
+
+def test_a_repository_that_is_no_folder_is_refused(root):
+    for path in (root / "nowhere", touch(root / "file")):
+        with pytest.raises(NotFound, match="is not a folder"):
+            Repository(path)
+
+
+def test_models_are_folders_with_plain_names(root):
+    make_version(root, "small")
+    make_version(root, "a.b-c_1")
+    for name in (".hidden", ".small.tmp", "with space", "-dash"):
+        (root / name).mkdir()
+    touch(root / "file")
+    assert Repository(root).models() == ["a.b-c_1", "small"]
+
+
+def test_versions_are_numbered_folders_with_a_manifest_inside(root):
+    for version in (10, 9, 1):
+        make_version(root, version=version)
+    for name in ("2", ".3.a1b2.tmp", "0", "-5", "1e3", "v6", "٧", "1" * 19):
+        (root / "small" / name).mkdir()
+    for name in (".3.a1b2.tmp", "0", "v6", "1" * 19):
+        touch(root / "small" / name / "model.json")
+    touch(root / "small" / "8")
+    assert Repository(root).versions("small") == [1, 9, 10]
+    assert Repository(root).versions("nobody") == []
+
+
+def test_a_version_is_opened_by_its_number_or_as_the_newest(tmp_path):
+    for version in (2, 10):
+        write_package(tmp_path, version, users=range(3))
+    repository = Repository(tmp_path)
+    assert repository.version("small").manifest.version == 10
+    assert repository.version("small", 2).folder == repository.folder("small", 2)
+    with pytest.raises(NotFound, match="model 'small' version 3 is not in the repository"):
+        repository.version("small", 3)
+    with pytest.raises(NotFound, match="model 'nobody' is not in the repository"):
+        repository.version("nobody")
+
+
+# The jail
+
+
+def test_a_file_is_found_by_its_relative_and_by_its_absolute_path(root):
+    path = touch(make_version(root) / "deltas" / "1.safetensors")
+    repository = Repository(root)
+    for name in ("small/1/deltas/1.safetensors", str(path), "small/../small/1/./deltas/1.safetensors"):
+        assert repository.resolve(name) == path.resolve()
+
+
+def test_a_link_that_stays_inside_is_followed(root):
+    path = touch(root / "uploads" / "1")
+    (root / "link").symlink_to("uploads/1")
+    assert Repository(root).resolve("link") == path.resolve()
+
+
+def test_a_repository_behind_a_link_serves_paths_through_the_link(root, tmp_path):
+    path = touch(root / "small" / "x")
+    (tmp_path / "link").symlink_to(root)
+    repository = Repository(tmp_path / "link")
+    for name in ("small/x", str(tmp_path / "link" / "small" / "x")):
+        assert repository.resolve(name) == path.resolve()
+
+
+@pytest.fixture
+def jail(root, tmp_path):
+    touch(tmp_path / "secret")
+    touch(tmp_path / "repository-2" / "secret")
+    make_version(root)
+    (root / "out").symlink_to(tmp_path / "secret")
+    (root / "up").symlink_to("..")
+    (root / "loop").symlink_to("loop")
+    (root / "dangling").symlink_to("nowhere")
+    return Repository(root)
+
+
+escapes = [
+    *("../secret", "small/../../secret", "/etc/passwd", "out", "up/secret", "up/repository/../secret"),
+    *("../repository-2/secret", "loop", "loop/x", "dangling", "nowhere", "", ".", "/", "small", "small/1"),
+    *("small/1/model.json/x", "a\0b", "\0", "small/1/model.json\0", "~/secret", "\ud800", "small/\udcff"),
+    *(
+        "a" * 256,
+        "small/" + "a" * 300,
+        "a" * 5000,
+        "a/" * 2048,
+        "/" + "a/" * 2000,
+        "../" * 1000 + "etc/passwd",
+    ),
+]
+
+
+@pytest.mark.parametrize("path", escapes, ids=lambda path: ascii(path[:24]))
+def test_no_path_leads_out_and_no_message_says_what_is_there(jail, path):
+    for spelled in (path, str(jail.root / path)):
+        with pytest.raises(NotFound) as refused:
+            jail.resolve(spelled)
+        assert str(refused.value) == "path: a file inside the repository wanted"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    path=st.text(max_size=30)
+    | st.lists(
+        st.sampled_from(["..", ".", "up", "out", "loop", "small", "1", "secret", "", "a" * 300, "\0", "model.json"]),
+        max_size=8,
+    ).map("/".join)
+)
+def test_whatever_the_path_only_files_inside_are_found(jail, path):
+    try:
+        found = jail.resolve(path)
+    except FreshetError:
+        return
+    assert found.is_relative_to(jail.root.resolve())
+    assert found.is_file()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".a", "a b", "a\0", "ä", "a" * 129, "a\n"])
+def test_a_name_that_is_no_plain_name_is_refused(name):
+    with pytest.raises(BadInput, match="label: expected a name of letters, digits"):
+        check_name(name, "label")
+
+
+def test_a_plain_name_is_a_name():
+    assert check_name("canary-1.b_2", "label") == "canary-1.b_2"
+
+
+# Writing
+
+
+def files_below(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def no_space(*_):
+    raise OSError(30, "Read-only file system: '/secret/place'")
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync"])
+def test_a_repository_that_cannot_be_written_says_so_and_stays_as_it_was(root, monkeypatch, call):
+    version = make_version(root)
+    monkeypatch.setattr(atomic.os, call, no_space)
+    with pytest.raises(NotReady, match="the repository cannot be written") as refused:
+        Repository(root).keep_labels("small", {"a": 1})
+    monkeypatch.undo()
+    assert "secret" not in str(refused.value)
+    assert [p.name for p in version.parent.iterdir()] == [version.name]
+
+
+def test_labels_survive(root):
+    make_version(root)
+    Repository(root).keep_labels("small", {"stable": 1, "canary": 2})
+    assert Repository(root).labels("small") == {"stable": 1, "canary": 2}
+    Repository(root).keep_labels("small", {"stable": 3})
+    assert Repository(root).labels("small") == {"stable": 3}
+    assert files_below(root / "small").keys() == {"labels.json", "1/model.json"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"a": "1"}',
+        b'{"a": true}',
+        b'{"a": 1.0}',
+        b"\xff\xff",
+        b"[" * 100_000,
+        b'{"a":1' + b"0" * 5000,
+    ],
+)
+def test_labels_that_are_not_ours_are_none(root, content):
+    make_version(root)
+    (root / "small" / "labels.json").write_bytes(content)
+    assert Repository(root).labels("small") == {}
+
+
+def test_what_cannot_be_read_for_now_is_not_taken_for_nothing(root):
+    repository = Repository(root)
+    make_version(root)
+    repository.keep_labels("small", {"stable": 1})
+    reads = [repository.models, lambda: repository.versions("small"), lambda: repository.uncommitted("small")]
+    reads += [lambda: repository.labels("small"), lambda: repository.traffic("small")]
+    repository.keep_traffic("small", {"split": None})
+    for read in reads:
+        with few_descriptors(), pytest.raises(NotReady):
+            read()
+    assert repository.labels("small") == {"stable": 1}
+    assert repository.versions("small") == [1]
+
+
+def test_there_are_no_labels_before_any_is_set(root):
+    make_version(root)
+    assert Repository(root).labels("small") == {}
+    assert json.loads(json.dumps(Repository(root).labels("nobody"))) == {}
+
+
+def test_versions_that_are_no_packages_yet_are_found_by_what_they_can_be_imported_from(root):
+    make_version(root, version=1)
+    (root / "small" / "1" / "saved_model.pb").touch()
+    for version in (2, 3, 4, 5, 7, 8):
+        (root / "small" / str(version)).mkdir()
+    (root / "small" / "2" / "saved_model.pb").touch()
+    (root / "small" / "3" / "a.keras").touch()
+    (root / "small" / "4" / "a.keras").touch()
+    (root / "small" / "4" / "b.keras").touch()
+    (root / "small" / "7" / "a.onnx").touch()
+    (root / "small" / "7" / "a.onnx.data").touch()
+    (root / "small" / "8" / "a.onnx").touch()
+    (root / "small" / "8" / "a.keras").touch()
+    (root / "small" / ".6.tmp").mkdir()
+    (root / "small" / ".6.tmp" / "saved_model.pb").touch()
+
+    found = {2: root / "small" / "2", 3: root / "small" / "3" / "a.keras", 7: root / "small" / "7" / "a.onnx"}
+    assert Repository(root).sources("small") == found
+    assert Repository(root).sources("nothing") == {}
+
+
+def test_names_that_no_folder_has_are_refused_beside_those_that_there_are_unless_all_are_to_come(tmp_path):
+    Repository(tmp_path).check_models(["ctr"])
+    for name in ("ctr", "ads"):
+        (tmp_path / name).mkdir()
+    Repository(tmp_path).check_models(["ads", "ctr"])
+    with pytest.raises(NotFound, match=r"^model 'nope' is not in the repository, which holds ads, ctr$"):
+        Repository(tmp_path).check_models(["ctr", "nope"])

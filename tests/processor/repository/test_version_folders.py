@@ -1,0 +1,66 @@
+"""Version folders with leading zeros, and two folders that mean one number."""
+
+import logging
+
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version import VersionReader
+from tests.packages import write_package
+
+
+def put(root, name, model="small"):
+    folder = root / model / name
+    folder.mkdir(parents=True)
+    (folder / "model.json").write_text("{}")
+    return folder
+
+
+def test_versions_in_zero_padded_folders_are_found_and_opened(tmp_path):
+    written = write_package(tmp_path, version=123)
+    written = getattr(written, "folder", written)
+    padded = tmp_path / written.parent.name / "00000123"
+    written.rename(padded)
+    repository = Repository(tmp_path)
+    assert repository.versions(padded.parent.name) == [123]
+    reader = repository.version(padded.parent.name, 123)
+    assert isinstance(reader, VersionReader)
+    assert reader.folder == padded
+    assert reader.manifest.version == 123
+    assert repository.storage(padded.parent.name, 123).folder == padded
+
+
+def test_a_saved_model_in_a_zero_padded_folder_is_a_source(tmp_path):
+    folder = tmp_path / "half" / "00000123"
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").touch()
+    assert Repository(tmp_path).sources("half") == {123: folder}
+    # Another process opens the repository without having listed it.
+    assert Repository(tmp_path).path("half", 123) == folder
+
+
+def test_two_folders_of_one_number_are_refused_once_in_the_log(tmp_path, caplog):
+    put(tmp_path, "1"), put(tmp_path, "0001"), put(tmp_path, "002")
+    repository = Repository(tmp_path)
+    with caplog.at_level(logging.ERROR):
+        assert [repository.versions("small") for _ in range(3)] == [[2]] * 3
+        assert Repository(tmp_path).versions("small") == [2]
+    assert [r.getMessage() for r in caplog.records] == [
+        "small version 1: expected one folder, got 0001 and 1: remove all but one"
+    ]
+    assert repository.uncommitted("small") == {}
+
+
+def test_a_version_that_was_seen_keeps_its_folder_when_a_second_one_comes(tmp_path, caplog):
+    first = put(tmp_path, "0001")
+    repository = Repository(tmp_path)
+    assert repository.versions("small") == [1]
+    put(tmp_path, "1")
+    assert repository.versions("small") == [1]
+    assert repository.path("small", 1) == first
+    assert len(caplog.records) == 1
+
+
+def test_zeros_alone_and_longer_numbers_are_no_versions(tmp_path):
+    for name in ("0", "000", "0" * 18 + "1", "1" * 19, "1a", "-1"):
+        put(tmp_path, name)
+    assert Repository(tmp_path).versions("small") == []
+    assert Repository(tmp_path).path("small", 7) == tmp_path / "small" / "7"

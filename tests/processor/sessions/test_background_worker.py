@@ -1,0 +1,102 @@
+"""The queue aside: what is taken, in which order it is looked at, and how it ends."""
+
+import threading
+from dataclasses import dataclass
+
+import pytest
+
+from freshet_serving.processor.sessions import background_worker as module
+from freshet_serving.processor.sessions.background_worker import BackgroundWorker
+from tests.waiting import GIVE_UP_S, until
+
+
+@dataclass(frozen=True)
+class Item:
+    number: int
+    nbytes: int = 0
+
+
+class Looking:
+    """Looks at one item after another; while it is held, at none."""
+
+    def __init__(self):
+        self.seen, self.gate, self.entered = [], threading.Event(), threading.Event()
+        self.gate.set()
+        self.aside = BackgroundWorker("freshet-test", self.look)
+
+    def look(self):
+        item = self.aside.take()
+        self.seen.append(item.number)
+        self.entered.set()
+        self.gate.wait(GIVE_UP_S)
+        if item.number < 0:
+            raise ValueError(item.number)
+
+    def hold(self):
+        """Returns while an item is being looked at and nothing waits."""
+        self.gate.clear()
+        assert self.aside.offer(Item(0), most=1)
+        assert self.entered.wait(GIVE_UP_S)
+
+
+@pytest.fixture
+def looking():
+    looking = Looking()
+    yield looking
+    looking.gate.set()
+    looking.aside.close()
+
+
+def test_what_is_offered_is_looked_at_in_its_order(looking):
+    looking.hold()
+    assert all(looking.aside.offer(Item(n), most=8) for n in range(1, 9))
+    looking.gate.set()
+    until(lambda: looking.seen == list(range(9)))
+
+
+def test_who_finds_no_room_is_not_taken_and_does_not_wait(looking):
+    looking.hold()
+    assert [looking.aside.offer(Item(n), most=2) for n in (1, 2, 3)] == [True, True, False]
+    assert (looking.aside.full(2), looking.aside.full(3)) == (True, False)
+
+
+def test_bytes_that_wait_are_bounded_but_one_item_always_has_room(looking, monkeypatch):
+    monkeypatch.setattr(module, "MAX_QUEUED_NBYTES", 100)
+    looking.hold()
+    assert looking.aside.offer(Item(1, nbytes=1000), most=8)
+    assert not looking.aside.offer(Item(2, nbytes=1), most=8)
+    looking.gate.set()
+    until(lambda: looking.seen == [0, 1])
+    looking.entered.clear()
+    looking.hold()
+    assert [looking.aside.offer(Item(n, nbytes=50), most=8) for n in (3, 4, 5)] == [True, True, False]
+
+
+def test_what_fails_keeps_nobody_behind_it_from_being_looked_at(looking, caplog):
+    for number in (-1, 2):
+        until(lambda number=number: looking.aside.offer(Item(number), most=1))
+    until(lambda: looking.seen == [-1, 2])
+    assert "freshet-test: what was answered could not be looked at" in caplog.text
+
+
+def test_only_what_is_wanted_is_taken_along(looking):
+    looking.hold()
+    for number in (1, 2, 3):
+        looking.aside.offer(Item(number), most=8)
+    taken = [looking.aside.take_if(lambda item: item.number < 3) for _ in range(3)]
+    assert taken == [Item(1), Item(2), None]
+    looking.gate.set()
+    until(lambda: looking.seen == [0, 3])
+    assert looking.aside.take_if(lambda item: True) is None
+
+
+def test_what_waits_at_the_end_is_not_looked_at():
+    looking = Looking()
+    looking.hold()
+    looking.aside.offer(Item(1), most=8)
+    closing = threading.Thread(target=looking.aside.close)
+    closing.start()
+    assert looking.aside.rest(GIVE_UP_S)
+    looking.gate.set()
+    closing.join()
+    assert looking.seen == [0]

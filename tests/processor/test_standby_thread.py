@@ -1,0 +1,105 @@
+"""A thread that stands by: lent, given back, left alone; and what it does in a shortage."""
+
+import threading
+
+import pytest
+
+from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.standby_thread import BackgroundTask, StandbyThread, spawn, standing_pool
+
+
+@pytest.fixture
+def thread():
+    standing = StandbyThread("test-standing")
+    standing.start()
+    yield standing
+    standing.close()
+
+
+def test_lent_work_runs_beside_the_caller(thread):
+    gone_on, seen = threading.Event(), []
+    assert thread.try_run(lambda: seen.append((gone_on.wait(10), threading.current_thread().name)))
+    gone_on.set()
+    assert thread.wait() is None
+    assert seen == [(True, "test-standing")]
+
+
+def test_what_the_work_raises_is_returned_and_the_thread_goes_on(thread):
+    def fail():
+        raise MemoryError
+
+    for _ in range(2):
+        assert thread.try_run(fail)
+        assert isinstance(thread.wait(), MemoryError)
+
+
+def test_a_thread_at_work_is_lent_to_nobody_else(thread):
+    go = threading.Event()
+    assert thread.try_run(lambda: go.wait(10))
+    assert not thread.try_run(go.set)
+    go.set()
+    thread.wait()
+    assert thread.try_run(go.set)
+    thread.wait()
+
+
+def test_work_that_is_left_gives_the_thread_back_itself(thread):
+    done = threading.Event()
+    assert thread.try_run_detached(lambda: done.set() or 1 / 0)
+    assert done.wait(10)
+    while not thread.try_run(done.clear):
+        pass
+    thread.wait()
+    assert not done.is_set()
+
+
+def test_a_thread_that_does_not_run_is_lent_to_nobody():
+    never = StandbyThread("test-never")
+    assert not never.try_run(print)
+    never.start()
+    never.close()
+    never._thread.join(10)
+    assert not never.try_run(print)
+
+
+def test_an_errand_is_done_by_its_owner_where_no_thread_stands_by():
+    seen = []
+    background_task = BackgroundTask(lambda: seen.append(threading.get_ident()), None)
+    background_task.run_if_pending()
+    background_task.end()
+    background_task.raise_error()
+    assert seen == [threading.get_ident()]
+
+
+def test_an_errand_raises_what_it_met_only_when_asked(thread):
+    for beside in (thread, None):
+        background_task = BackgroundTask(lambda: 1 / 0, beside)
+        background_task.run_if_pending()
+        background_task.end()
+        with pytest.raises(ZeroDivisionError):
+            background_task.raise_error()
+
+
+def test_an_errand_of_nothing_is_nothing(thread):
+    background_task = BackgroundTask(None, thread)
+    background_task.run_if_pending()
+    background_task.end()
+    background_task.raise_error()
+
+
+def test_without_a_thread_spawn_says_so_at_once(monkeypatch):
+    def none(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("_thread.start_new_thread", none)
+    with pytest.raises(NotReady, match="short of threads"):
+        spawn(print)
+
+
+def test_a_standing_pool_never_makes_a_thread_later(monkeypatch):
+    begun = []
+    pool = standing_pool(3, "test-pool", lambda: begun.append(1))
+    monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread was made"))
+    assert [pool.submit(int, n).result(10) for n in range(9)] == list(range(9))
+    assert len(begun) == 3
+    pool.shutdown()

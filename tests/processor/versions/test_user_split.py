@@ -1,0 +1,366 @@
+"""A version whose dense graph is divided, end to end: the same scores by either way, and the user's part done once."""
+
+import shutil
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="compiling needs the train extra")
+
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.models.training.publication import publish_version
+from freshet_serving.models.zoo.deepfm import build
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.processor.backends.cost import TURN_S, CostTable
+from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.roles import division
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.sessions import group as group_module
+from freshet_serving.processor.versions.user_split import UserSplitRuntime
+
+pytestmark = pytest.mark.tensorflow
+
+DIM, IDS = 8, 50
+BUCKETS = (1, 16, 64, 128)
+FEATURES = [
+    Feature("item", "id", "item", side="item", table="item", offset=0, width=DIM),
+    Feature("user", "id", "user", side="user", table="user", offset=DIM, width=DIM),
+    Feature("price", "float", "price", side="item", mean=0.5, scale=2.0, offset=2 * DIM),
+    Feature("history", "ids", "history", side="user", table="item", combiner="mean", offset=2 * DIM + 1, width=DIM),
+    Feature("age", "float", "age", side="user", offset=3 * DIM + 1),
+]
+TABLE_NAMES = ("item", "user")
+
+
+def draft():
+    return Manifest(
+        model="m",
+        version=1,
+        arch="deepfm",
+        created_at=0.0,
+        inputs=[
+            Input("item", "int64"),
+            Input("user", "int64"),
+            Input("price", "float32"),
+            Input("history", "int64", ragged=True),
+            Input("age", "float32"),
+        ],
+        features=FEATURES,
+        tables=[TableEntry(name, DIM, IDS) for name in TABLE_NAMES],
+        outputs=[Output("score")],
+        width=3 * DIM + 2,
+        dense={},
+        files={},
+    )
+
+
+def table(seed):
+    return np.arange(IDS, dtype=np.int64), np.random.default_rng(seed).standard_normal((IDS, DIM), np.float32)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """(repository, dense weights) of a version that is divided."""
+    repository = tmp_path_factory.mktemp("once")
+    graph = DenseGraph.from_keras(build(DenseInput.from_features(FEATURES), (64, 16), seed=3).scores)
+    tables = {name: table(n) for n, name in enumerate(TABLE_NAMES)}
+    publish_version(repository, draft(), tables, graph, buckets=BUCKETS)
+    return repository, graph.weights
+
+
+@pytest.fixture(params=[{"sessions": 2}, {"sessions": 1, "compute": "inline"}], ids=["threads", "inline"])
+def processor(request, package):
+    with Processor.initialize(ProcessorConfig(repository=str(package[0]), **request.param)) as opened:
+        always(opened)
+        yield opened
+
+
+def always(processor, way=True):
+    """Sends every request that can be divided one way."""
+    processor.replica("m").user_split.worth_splitting = lambda rows: way
+
+
+def inputs(candidates, seed=0):
+    """One user, so many candidates."""
+    random = np.random.default_rng(seed)
+    history = random.integers(0, IDS + 5, seed % 4)
+    return {
+        "item": random.integers(0, IDS + 5, candidates),
+        "user": random.integers(0, IDS + 5, 1),
+        "price": random.standard_normal(candidates).astype(np.float32),
+        "history": Ragged(history, np.array([0, len(history)])),
+        "age": random.standard_normal(1).astype(np.float32),
+    }
+
+
+def repeated(once):
+    """The same with the user in every row."""
+    candidates, history = len(once["item"]), once["history"]
+    each = len(history.values)
+    return once | {
+        "user": np.repeat(once["user"], candidates),
+        "age": np.repeat(once["age"], candidates),
+        "history": Ragged(np.tile(history.values, candidates), np.arange(candidates + 1) * each),
+    }
+
+
+def score(processor, *requests):
+    replies = processor.batch_process([PredictRequest("m", r) for r in requests])
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return [reply.outputs["score"] for reply in replies]
+
+
+def divided(processor):
+    """Requests that were computed in parts."""
+    return sum(stats.work.user_once for stats in processor.group_stats().values())
+
+
+@pytest.mark.parametrize("candidates", [1, 2, 63, 64, 65, 128, 200])
+def test_a_users_part_is_computed_once_and_scores_are_the_same(processor, candidates):
+    request = inputs(candidates, seed=candidates)
+    before = divided(processor)
+
+    (got,) = score(processor, request)
+    assert divided(processor) > before
+    (wanted,) = score(processor, repeated(request))
+
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert got.shape == (candidates, 1)
+
+
+def test_a_user_that_varies_by_row_runs_whole(processor):
+    request = inputs(5) | {"age": np.arange(5, dtype=np.float32)}
+
+    score(processor, request)
+
+    assert divided(processor) == 0
+
+
+def test_requests_of_both_kinds_and_many_sizes_in_one_batch_keep_their_own_scores(processor):
+    requests = [inputs(n, seed=n) for n in (3, 70, 1, 16, 2, 40, 5, 128, 9)]
+    requests[2] = repeated(requests[2])
+    requests[5] = repeated(requests[5])
+    requests[7] |= {"age": np.linspace(-1, 1, 128).astype(np.float32)}
+    always(processor, False)
+    wanted = score(processor, *requests)
+    always(processor)
+
+    got = score(processor, *requests)
+
+    for mine, theirs in zip(got, wanted):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert divided(processor) >= 6
+
+
+def test_the_time_of_a_batch_is_told_apart_by_either_way_and_is_no_more_than_it_took(processor):
+    for way in (False, True):
+        always(processor, way)
+        (reply,) = processor.batch_process([PredictRequest("m", inputs(64))])
+        timing = reply.timing
+        assert timing.sparse_s > 0
+        assert timing.dense_s > 0
+        assert timing.sparse_s + timing.dense_s <= timing.ended_s - timing.began_s
+
+
+def test_infinite_numbers_of_user_or_candidate_are_refused_and_others_of_the_batch_answered(processor):
+    requests = [inputs(n, seed=n) for n in (3, 70, 16, 5)]
+    wanted = score(processor, requests[0], requests[3])
+    requests[1]["price"][69] = np.inf
+    requests[2]["age"][0] = -np.inf
+    replies = processor.batch_process([PredictRequest("m", r) for r in requests])
+    assert [str(reply) for reply in replies[1:3]] == [
+        "input 'price': finite numbers (or NaN) wanted, got inf in row 69, column 0",
+        "input 'age': finite numbers (or NaN) wanted, got -inf in row 0, column 0",
+    ]
+    for mine, theirs in zip((replies[0], replies[3]), wanted):
+        np.testing.assert_allclose(mine.outputs["score"], theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_more_users_than_any_bucket_share_a_batch(processor):
+    requests = [inputs(2, seed=n) for n in range(40)]
+    always(processor, False)
+    wanted = score(processor, *requests)
+    always(processor)
+
+    for mine, theirs in zip(score(processor, *requests), wanted):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_users_ids_are_looked_up_once_a_request(processor):
+    def lookups(request):
+        before = counts()
+        score(processor, request)
+        return (counts() - before)[:, 0].tolist()
+
+    def counts():
+        return processor._groups.counts(processor.replica("m")).copy()
+
+    request = inputs(30, seed=3)
+    each = len(request["history"].values)
+
+    assert lookups(request) == [30 + each, 1]
+    assert lookups(repeated(request)) == [30 + 30 * each, 30]
+
+
+@pytest.mark.parametrize("way", [True, False])
+def test_a_large_request_in_pieces_looks_up_its_users_ids_once_by_either_way(processor, way):
+    always(processor, way)
+    request = inputs(700, seed=3)
+    each = len(request["history"].values)
+    (wanted,) = score(processor, repeated(request))
+    before = processor._groups.counts(processor.replica("m")).copy()
+
+    (got,) = score(processor, request)
+
+    items, users = (processor._groups.counts(processor.replica("m")) - before)[:, 0].tolist()
+    # Two sessions may begin at the same moment.
+    assert users in range(1, 1 + sum(group.sessions for group in processor.group_stats().values()))
+    assert items == 700 + users * each
+    assert divided(processor) == way * users
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("candidates", [1, 5])
+def test_a_user_of_many_ids_is_looked_up_in_parts_with_the_same_scores_to_the_bit(processor, monkeypatch, candidates):
+    always(processor, False)
+    history = Ragged(np.arange(45) % (IDS + 5), np.array([0, 45]))
+    request = inputs(candidates) | {"history": history}
+    (wanted,) = score(processor, request)
+    monkeypatch.setattr(group_module, "LIGHT_IDS", 0)
+    # Ten ids take as long as a turn.
+    processor.replica("m").costs.id_s = TURN_S / 10
+    before = processor.group_stats()["default"].work
+
+    (got,) = score(processor, request)
+
+    work = processor.group_stats()["default"].work
+    # Five parts of the history, one of all else, and the rows.
+    assert work.batches - before.batches == 7
+    assert (work.requests - before.requests, work.rows - before.rows) == (1, candidates)
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_plain_columns_of_a_body_are_told_apart_in_the_same_way():
+    features = [f for f in FEATURES if f.name != "history"]
+    offset, moved = 0, []
+    for f in features:
+        moved.append(Feature(f.name, f.kind, f.input, side=f.side, table=f.table, offset=offset, width=f.width))
+        offset += f.width
+    named = [i for i in draft().inputs if i.name != "history"]
+    plan = SparsePlan(replace(draft(), inputs=named, features=moved, width=offset, user_width=4))
+
+    def packed(users):
+        sizes = {"item": (np.int64, 3), "user": (np.int64, users), "price": (np.float32, 3), "age": (np.float32, users)}
+        places, at = [], 0
+        for name, (dtype, count) in sizes.items():
+            places.append(ColumnLayout(name, np.dtype(dtype), count, 0, at))
+            at += np.dtype(dtype).itemsize * count
+        return PackedColumns(bytes(at), 0, BufferLayout(tuple(places), at))
+
+    assert [plan.bind_inputs(packed(users)).user_split for users in (1, 3, 1)] == [True, False, True]
+
+
+def test_a_delta_reaches_both_parts_with_one_flip(package, tmp_path):
+    repository, dense = package
+    copied = tmp_path / "repository"
+    shutil.copytree(repository, copied)
+    keys, rows = table(9)
+    weights = {name: value * 1.5 + 0.05 for name, value in dense.items()}
+    tables = {name: TableDelta(keys, rows, np.empty(0, np.int64)) for name in TABLE_NAMES}
+    with Processor.initialize(ProcessorConfig(repository=str(copied), sessions=1)) as opened:
+        always(opened)
+        request = inputs(70, seed=7)
+        (before,) = score(opened, request)
+        change_log = ChangeLog.of(Repository(copied).version("m"))
+        change_log.publish(Delta("m", 1, 1, 0, tables, weights, published_at=time.time()))
+        opened.poll()
+
+        (after,) = score(opened, request)
+        (wanted,) = score(opened, repeated(request))
+
+    assert not np.allclose(before, after, atol=1e-3)
+    np.testing.assert_allclose(after, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_scores_of_one_request_over_several_sessions_are_the_same(package):
+    request = inputs(700, seed=5)
+    with Processor.initialize(ProcessorConfig(repository=str(package[0]), sessions=2)) as opened:
+        always(opened)
+        (got,) = score(opened, request)
+        assert divided(opened) >= 1
+        always(opened, False)
+        (wanted,) = score(opened, request)
+
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_many_threads_and_users_at_once_get_their_own_scores(package):
+    requests = [inputs(20 + n, seed=n) for n in range(12)]
+    failed = []
+    with Processor.initialize(ProcessorConfig(repository=str(package[0]), sessions=2)) as opened:
+        always(opened, False)
+        wanted = score(opened, *requests)
+        always(opened)
+
+        def ask(number):
+            for _ in range(20):
+                (got,) = score(opened, requests[number])
+                if not np.allclose(got, wanted[number], rtol=1e-5, atol=1e-6):
+                    failed.append(number)
+
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert not failed
+
+
+def price(whole, user, candidate):
+    """A UserSplitRuntime of the package's features with costs."""
+    parts = [
+        ExecutableEntry("b", "t", bucket, "f", "s", [], role=role) for role, bucket in (("user", 1), ("candidate", 64))
+    ]
+    manifest = replace(draft(), user_width=81, executables=parts)
+    once = UserSplitRuntime(division(manifest), SparsePlan(manifest))
+    once.price({"whole": whole, "user": user, "candidate": candidate})
+    return once
+
+
+def test_what_pays_is_settled_by_what_was_measured():
+    whole = {1: 1.0, 16: 4.0, 64: 10.0, 256: 36.0}
+
+    dear = price(whole, {1: 1.0}, {64: 9.5, 256: 36.0})
+    cheap = price(whole, {1: 1.0}, {64: 6.0, 256: 22.0})
+
+    assert not any(dear.worth_splitting(rows) for rows in range(1, 1000))
+    assert [rows for rows in (1, 16, 48, 64, 65, 128, 256, 1000) if cheap.worth_splitting(rows)] == [64, 128, 256, 1000]
+    assert CostTable(whole).amortised_dense_s(64) == pytest.approx(9.0)
+    for once in (dear, cheap):
+        told = [sum(turn <= rows for turn in once.thresholds) % 2 == 1 for rows in range(1, 300)]
+        assert told == [once.worth_splitting(rows) for rows in range(1, 300)]
+
+
+def test_what_is_lent_fills_the_lane_row_by_row_and_leaves_the_rest():
+    once = price({64: 1.0}, {1: 1.0}, {64: 1.0})
+    width = once.parts["candidate"].width
+    x = np.full((64, width), 7.0, np.float32)
+    u = np.arange(81, dtype=np.float32)
+
+    once.write_user_vector(u, x)
+
+    user_columns = x[:, width - 2 :].reshape(-1)
+    np.testing.assert_array_equal(user_columns[:81], u)
+    assert (user_columns[81:] == 7).all()
+    assert (x[:, : width - 2] == 7).all()

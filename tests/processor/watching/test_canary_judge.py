@@ -1,0 +1,167 @@
+"""When a canary is taken out, and when it is not."""
+
+import numpy as np
+import pytest
+
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.watching.canary_judge import CanaryBounds, CanaryEvidence, CanaryJudge
+from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
+
+BOUNDS = CanaryBounds(window_s=60, min_requests=100, min_scores=100)
+RANDOM = np.random.default_rng(3)
+
+
+class Side:
+    """A version that answers requests."""
+
+    def __init__(self):
+        self.block = StatsBlock(1)
+
+    def serve(self, requests=100, failed=0, scores=None):
+        array = np.asarray(RANDOM.beta(2, 20, requests * 4) if scores is None else scores, np.float32)
+        address = array.ctypes.data
+        note_batch(
+            self.block.counts_address, self.block.sums_address, requests, array.size, 0, address, array.size, 0, 0, 0
+        )
+        self.block.fail(failed)
+        return self
+
+    @property
+    def sketch(self):
+        return Sketch.total(1, [self.block])
+
+
+@pytest.fixture
+def sides():
+    """A judge that has begun, a baseline and a canary that have answered nothing since."""
+    judge, baseline, canary = CanaryJudge(), Side().serve(5000), Side().serve(5000)
+    assert judge.look(BOUNDS, 0.0, baseline.sketch, canary.sketch) is None
+    return judge, baseline, canary
+
+
+def look(judge, baseline, canary, now_s=1.0, bounds=BOUNDS):
+    return judge.look(bounds, now_s, baseline.sketch, canary.sketch)
+
+
+def test_a_canary_like_the_baseline_stays(sides):
+    judge, baseline, canary = sides
+    for second in range(1, 200):
+        baseline.serve(100)
+        canary.serve(50)
+        assert look(judge, baseline, canary, second) is None
+
+
+def test_failures_beyond_the_bound_are_named(sides):
+    judge, baseline, canary = sides
+    verdict = look(judge, baseline.serve(1000), canary.serve(200, failed=10))
+    assert verdict is not None
+    assert verdict.kind == "errors"
+    assert verdict.reason == "10 of 210 requests failed; at most 2.0% more than the baseline's 0.0% wanted"
+
+
+def test_failures_that_the_baseline_has_too_are_no_fault_of_the_canary(sides):
+    judge, baseline, canary = sides
+    assert look(judge, baseline.serve(1000, failed=100), canary.serve(200, failed=10)) is None
+
+
+def test_what_cannot_come_right_any_more_is_not_waited_for(sides):
+    judge, baseline, canary = sides
+    assert look(judge, baseline, canary.serve(0, failed=2, scores=[])) is None
+    assert look(judge, baseline, canary.serve(0, failed=1, scores=[])).kind == "errors"
+
+
+def test_one_score_that_is_no_number_is_enough(sides):
+    judge, baseline, canary = sides
+    verdict = look(judge, baseline.serve(100), canary.serve(1, scores=[0.1, np.nan]))
+    assert verdict.kind == "nonfinite"
+    assert verdict.reason == "1 of 2 scores are NaN or infinite; 0.0% of the baseline's"
+
+
+def test_shifted_scores_are_named_once_both_sides_have_enough(sides):
+    judge, baseline, canary = sides
+    wrong = RANDOM.beta(8, 20, 396)
+    assert look(judge, baseline.serve(1000), canary.serve(99, scores=wrong)) is None
+    verdict = look(judge, baseline, canary.serve(1, scores=wrong[:4]))
+    assert verdict.kind == "shift"
+    assert "over 400 scores" in verdict.reason
+
+
+def test_a_window_is_closed_when_it_is_old_and_full_so_old_sins_are_forgotten(sides):
+    judge, baseline, canary = sides
+    lenient = CanaryBounds(60, 100, 100, max_error_share=0.05)
+    assert look(judge, baseline.serve(100), canary.serve(100, failed=5), 61.0, lenient) is None
+    assert look(judge, baseline.serve(100), canary.serve(100, failed=4), 62.0, lenient) is None
+    assert look(judge, baseline.serve(0, scores=[]), canary.serve(0, failed=3, scores=[]), 63.0, lenient) is not None
+
+
+def test_with_little_traffic_a_window_goes_on_until_it_is_full(sides):
+    judge, baseline, canary = sides
+    verdicts = [
+        look(judge, baseline.serve(100), canary.serve(10, scores=np.full(40, 0.9)), 100.0 * n) for n in range(1, 11)
+    ]
+    assert verdicts[:-1] == [None] * 9
+    assert verdicts[-1].kind == "shift"
+
+
+def test_counting_anew_is_no_reason_to_go(sides):
+    judge, baseline, _ = sides
+    assert look(judge, baseline.serve(100), Side().serve(10)) is None
+
+
+@pytest.mark.parametrize("anew", [("canary",), ("baseline",), ("baseline", "canary")])
+def test_counting_anew_is_seen_though_more_has_been_counted_by_now(sides, anew):
+    judge, *there = sides
+    now = dict(zip(("baseline", "canary"), there)) | {name: Side() for name in anew}
+    for side in now.values():
+        side.serve(6000, scores=RANDOM.beta(20, 2, 24_000))
+    assert look(judge, now["baseline"], now["canary"]) is None
+    for side in now.values():
+        side.serve(200, scores=np.full(800, 0.5))
+    assert look(judge, now["baseline"], now["canary"]) is None, "what there was before is no part of it"
+
+
+def test_a_share_of_scores_is_of_all_that_the_canary_has_scored(sides):
+    judge, baseline, canary = sides
+    lenient = CanaryBounds(60, 100, 100, max_nonfinite_share=0.01)
+    canary.block.done(1000, rows=4000)
+    canary.block.lose(0, 40)
+    assert look(judge, baseline.serve(1), canary, bounds=lenient) is None
+    canary.block.lose(0, 1)
+    verdict = look(judge, baseline, canary, bounds=lenient)
+    assert verdict.reason == "41 of 4000 scores are NaN or infinite; 0.0% of the baseline's"
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ([], "guard: a section wanted, got a list"),
+        ({"max_errors": 1}, "guard: unknown key 'max_errors'; known: window_s"),
+        ({"max_error_share": 1.5}, "guard.max_error_share: 0 to 1 wanted, got '1.5'"),
+        ({"min_requests": 2.5}, "guard.min_requests: 1 to 1e"),
+        ({"window_s": 0}, "guard.window_s: 1 to"),
+    ],
+)
+def test_bounds_are_checked(raw, words):
+    with pytest.raises(BadInput, match=words):
+        CanaryBounds.parse(raw, "guard")
+
+
+def test_bounds_are_read():
+    assert CanaryBounds.parse({"window_s": 10, "max_error_share": 1}, "guard") == CanaryBounds(
+        10.0, max_error_share=1.0
+    )
+
+
+def test_a_baseline_that_is_counted_anew_begins_a_window(sides):
+    judge, _, canary = sides
+    baseline = Side().serve(10)
+    assert look(judge, baseline, canary.serve(10)) is None
+    verdict = look(judge, baseline.serve(1000), canary.serve(100, scores=RANDOM.beta(8, 20, 400)))
+    assert verdict.kind == "shift"
+
+
+def test_a_canary_that_nobody_has_asked_is_judged_on_nothing():
+    judge, none = CanaryJudge(), CanaryEvidence.none(2)
+    assert none.canary.requests == none.baseline.requests == 0
+    for now_s in (0.0, 61.0):
+        assert judge.look(BOUNDS, now_s, none.baseline, none.canary) is None

@@ -1,0 +1,51 @@
+"""Tasks of one key are done in their order, those of others meanwhile."""
+
+import threading
+
+from freshet_serving.serving.workers.keyed_executor import KeyedExecutor
+
+WAIT_S = 30
+
+
+def test_a_task_waits_for_those_of_its_own_key_alone():
+    done, gate, other = [], threading.Event(), threading.Event()
+    sequences = KeyedExecutor(2, "freshet-test")
+    sequences.submit("a", lambda: (gate.wait(WAIT_S), done.append("a1")))
+    sequences.submit("a", lambda: done.append("a2"))
+    sequences.submit("b", lambda: (done.append("b1"), other.set()))
+    assert other.wait(WAIT_S)
+    assert done == ["b1"]
+    gate.set()
+    sequences.submit("a", lambda: done.append("a3"))
+    sequences.close()
+    assert done == ["b1", "a1", "a2", "a3"]
+    assert sequences._waiting == {}
+
+
+def test_every_task_of_many_keys_is_done_once_and_in_order():
+    done = {key: [] for key in range(8)}
+    sequences = KeyedExecutor(4, "freshet-test")
+    for n in range(200):
+        sequences.submit(n % 8, lambda n=n: done[n % 8].append(n))
+    sequences.close()
+    assert done == {key: list(range(key, 200, 8)) for key in range(8)}
+
+
+def test_long_tasks_are_on_threads_of_their_own_in_the_same_order():
+    done, aside, gate = [], [], threading.Event()
+    sequences = KeyedExecutor(1, "freshet-test", lambda: aside.append(threading.current_thread().name))
+
+    def note(what):
+        done.append((what, threading.current_thread().name))
+
+    sequences.submit("a", lambda: (gate.wait(WAIT_S), note("a1")), long=True)
+    sequences.submit("a", lambda: note("a2"))
+    sequences.submit("a", lambda: note("a3"), long=True)
+    beside = threading.Event()
+    sequences.submit("b", lambda: (note("b1"), beside.set()))
+    assert beside.wait(WAIT_S)
+    gate.set()
+    sequences.close()
+    prompt, long = "freshet-test_0", "freshet-test-long_0"
+    assert done == [("b1", prompt), ("a1", long), ("a2", prompt), ("a3", long)]
+    assert aside == [long]

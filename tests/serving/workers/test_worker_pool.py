@@ -1,0 +1,374 @@
+"""The life of a seat, and who gets a connection."""
+
+import operator
+import socket
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.serving.front_options import FrontendOptions
+from freshet_serving.serving.workers import worker_pool as fleet_module
+from freshet_serving.serving.workers.channel import ChannelClosed
+from freshet_serving.serving.workers.worker_pool import WorkerPool, WorkerProcess, WorkerSettings
+from tests.serving.workers.fakes import FakeWorker
+from tests.waiting import until
+
+SETTINGS = WorkerSettings(FrontendOptions(shutdown_timeout_s=1.0, version="9"), {}, None, "127.0.0.1:0")
+WAIT_S = 30
+
+
+class WorkerListener:
+    """fleet.WorkerListener: offers every worker at once."""
+
+    def __init__(self):
+        self.worker_pool, self.introduced, self.dead, self.refuse = None, [], [], None
+        self.suspicions, self.mourned = [], []
+
+    def initialize_worker(self, worker):
+        self.introduced.append(worker)
+        if self.refuse is not None:
+            raise self.refuse
+        self.worker_pool.mark_available(worker)
+
+    def on_exit(self, worker):
+        self.dead.append(worker)
+
+    def on_message(self, worker, message):
+        pass
+
+    def on_suspects_changed(self):
+        self.suspicions.append(self.worker_pool.suspects())
+
+    def on_crash(self, slot, signal):
+        self.mourned.append((slot, signal, len(self.introduced)))
+
+
+class Mortal(FakeWorker):
+    """A WorkerProcess without a process."""
+
+    spawned = threading.Semaphore(0)
+    stillborn = False
+
+    def __init__(self, fork_server, slot, message, fds, on_message, beats):
+        super().__init__(slot)
+        self.settings, self.beats, self.silence_s, self.looked, self.waited = message, beats, 0.0, 0, 0
+        self._reap_lock, self._reaped = threading.Lock(), False
+        self.hello, self.up = self, True
+        Mortal.spawned.release()
+
+    def result(self, timeout_s):
+        if Mortal.stillborn:
+            raise ChannelClosed("stillborn")
+
+    def heartbeat_age_s(self):
+        self.looked += 1
+        return self.silence_s
+
+    def wait(self, timeout_s):
+        return self.gone.wait(timeout_s)
+
+    def tell(self, op, message=None, fds=()):
+        super().tell(op, message, fds)
+        if op in ("end", "abort"):
+            self.gone.set()
+
+    def reap(self, on_death):
+        with self._reap_lock:
+            if not self._reaped:
+                self.gone.set()
+                on_death(self)
+                self._reaped = True
+
+
+@pytest.fixture
+def fleets(monkeypatch):
+    """Makes (fleet, owner) with Mortal workers, started; ended afterwards."""
+    monkeypatch.setattr(fleet_module, "WorkerProcess", Mortal)
+    monkeypatch.setattr(fleet_module, "FIRST_BACKOFF_S", 0.001)
+    monkeypatch.setattr(fleet_module, "MAX_BACKOFF_S", 0.01)
+    monkeypatch.setattr(fleet_module, "SILENCE_CHECK_S", 0.01)
+    monkeypatch.setattr(Mortal, "spawned", threading.Semaphore(0))
+    made = []
+
+    def make(count=2, refuse=None):
+        worker_pool, owner = WorkerPool(count, SETTINGS), WorkerListener()
+        owner.worker_pool, owner.refuse = worker_pool, refuse
+        made.append(worker_pool)
+        worker_pool.start(owner)
+        return worker_pool, owner
+
+    yield make
+    for worker_pool in made:
+        worker_pool.end()
+        worker_pool.join()
+    assert not [t for t in threading.enumerate() if t.name.startswith("freshet-seat")]
+
+
+def spawns(count):
+    for _ in range(count):
+        assert Mortal.spawned.acquire(timeout=WAIT_S)
+
+
+def test_every_seat_gets_a_process_and_the_fleet_is_complete_when_all_are_up(fleets):
+    worker_pool, owner = fleets(3)
+    worker_pool.wait_complete()
+    assert sorted(w.slot for w in worker_pool.available()) == [0, 1, 2]
+    assert [w.settings["seat"] for w in sorted(owner.introduced, key=lambda w: w.slot)] == [0, 1, 2]
+    assert [(i["up"], i["restarts"], i["connections"]) for i in worker_pool.info()] == [(True, 0, 0)] * 3
+
+
+def test_a_worker_gets_no_more_connections_than_its_descriptors_allow(fleets):
+    worker_pool, _ = fleets()
+    worker_pool.wait_complete()
+    worker_pool._most = 2
+    here, there = socket.socketpair()
+    with here, there:
+        assert [worker_pool.hand_off(here) for _ in range(5)] == [True] * 4 + [False]
+        assert sorted(w.handed for w in worker_pool.available()) == [2, 2]
+        worker_pool._ended[1] += 1
+        assert [worker_pool.hand_off(here), worker_pool.hand_off(here)] == [True, False]
+        assert sorted(w.handed for w in worker_pool.available()) == [2, 3]
+
+
+def test_a_dead_process_is_buried_once_and_replaced_in_its_slot(fleets):
+    worker_pool, owner = fleets()
+    worker_pool.wait_complete()
+    spawns(2)
+    victim = worker_pool.available()[1]
+    victim.gone.set()
+    worker_pool.reap(victim)
+    assert owner.dead == [victim]
+    spawns(1)
+    until(lambda: len(worker_pool.available()) == 2)
+    assert victim not in worker_pool.available()
+    assert [i["restarts"] for i in worker_pool.info()] == [0, 1]
+    assert worker_pool.complete
+
+
+def test_the_owner_is_told_what_a_process_died_of_before_its_seat_gets_another(fleets, caplog):
+    worker_pool, owner = fleets(1)
+    worker_pool.wait_complete()
+    (victim,) = worker_pool.available()
+    victim.signal = "SIGBUS"
+    victim.gone.set()
+    spawns(2)
+    until(lambda: worker_pool.available() not in ([], [victim]))
+    assert owner.mourned == [(0, "SIGBUS", 1)]
+    assert worker_pool.info()[0]["died_of"] == "SIGBUS"
+    assert "worker 0, process 1000, has died of SIGBUS and is replaced" in caplog.text
+
+
+def test_an_owner_that_fails_to_look_into_a_death_keeps_no_seat_empty(fleets, monkeypatch, caplog):
+    worker_pool, owner = fleets(1)
+    worker_pool.wait_complete()
+    monkeypatch.setattr(owner, "on_crash", lambda slot, signal: 1 / 0)
+    (victim,) = worker_pool.available()
+    victim.gone.set()
+    spawns(2)
+    until(lambda: worker_pool.available() not in ([], [victim]))
+    assert "could not be looked into" in caplog.text
+
+
+def test_the_others_give_up_what_is_beyond_their_share_when_a_new_process_is_up(fleets):
+    worker_pool, _ = fleets(3)
+    worker_pool.wait_complete()
+    victim, *others = sorted(worker_pool.available(), key=lambda w: w.slot)
+    for worker, count in zip(others, (7, 4), strict=True):
+        worker.handed = count
+    worker_pool.reap(victim)
+    until(lambda: len(worker_pool.available()) == 3)
+    until(lambda: any(op == "shed" for op, _ in others[0].said))
+    assert [{m["count"] for op, m in w.said if op == "shed"} for w in others] == [{3}, set()]
+
+
+def test_who_has_more_than_its_share_at_one_look_keeps_it_and_at_two_gives_up_the_fewer(fleets, monkeypatch):
+    counts = iter([5, 1, 5, 4, 1])
+    begun, looked = threading.Event(), threading.Event()
+
+    def look(worker):
+        worker.handed = next(counts, 1) if worker.slot == 0 and begun.is_set() else 1
+        if not operator.length_hint(counts):
+            looked.set()
+        return 0.0
+
+    monkeypatch.setattr(Mortal, "heartbeat_age_s", look)
+    worker_pool, _ = fleets(2)
+    worker_pool.wait_complete()
+    begun.set()
+    assert looked.wait(WAIT_S)
+    assert [[m for op, m in w.said if op == "shed"] for w in worker_pool.available()] == [[{"count": 1}], []]
+
+
+@pytest.mark.parametrize(
+    "refuse", [None, FreshetError("no memory"), ChannelClosed("died"), TimeoutError(), KeyError("x")]
+)
+def test_a_seat_whose_process_cannot_serve_is_tried_again_and_never_offered(fleets, monkeypatch, refuse):
+    monkeypatch.setattr(Mortal, "stillborn", refuse is None)
+    monkeypatch.setattr(fleet_module, "START_TIMEOUT_S", 0.05)
+    worker_pool, owner = fleets(1, refuse)
+    spawns(4)
+    assert not worker_pool.available()
+    with pytest.raises(NotReady, match="not all processes came up"):
+        worker_pool.wait_complete()
+    owner.refuse = None
+    monkeypatch.setattr(Mortal, "stillborn", False)
+    until(worker_pool.available)
+    assert worker_pool.info()[0]["restarts"] >= 3
+
+
+@pytest.mark.parametrize(("computing", "said"), [(1, "within a batch"), (0, "outside of a batch")])
+def test_a_process_that_shows_no_life_for_long_is_replaced_and_the_log_says_what_it_did(
+    fleets, caplog, computing, said
+):
+    worker_pool, owner = fleets(1)
+    worker_pool.wait_complete()
+    silent = worker_pool.available()[0]
+    worker_pool._beats[0] = 7
+    assert silent.beats() == 7
+    worker_pool._computing[0] = computing
+    silent.silence_s = 2 * fleet_module.SILENCE_TIMEOUT_S
+    until(lambda: silent in owner.dead and worker_pool.available())
+    (line,) = [r.getMessage() for r in caplog.records if "hangs" in r.getMessage()]
+    assert said in line
+    assert "no message and no progress for 30 s" in line
+
+
+def test_of_processes_that_all_hang_one_is_killed_at_a_time_and_the_next_when_its_successor_answers(fleets):
+    worker_pool, owner = fleets(3)
+    worker_pool.wait_complete()
+    held = threading.Event()
+
+    def initialize_worker(worker):
+        owner.introduced.append(worker)
+        assert held.wait(WAIT_S)
+        worker_pool.mark_available(worker)
+
+    owner.initialize_worker = initialize_worker
+    hung = worker_pool.available()
+    for worker in hung:
+        worker.silence_s = 2 * fleet_module.SILENCE_TIMEOUT_S
+    until(lambda: len(owner.introduced) == 4)
+    others = [worker for worker in hung if worker not in owner.dead]
+    looked = [worker.looked for worker in others]
+    until(lambda: all(worker.looked > before + 3 for worker, before in zip(others, looked, strict=True)))
+    assert len(owner.dead) == 1
+    held.set()
+    until(lambda: len(owner.dead) == 3 and len(worker_pool.available()) == 3)
+    assert set(owner.dead) == set(hung)
+
+
+def test_a_process_shows_life_by_what_it_says_and_by_its_beats(monkeypatch):
+    now_s, beats = [100.0], [0]
+    worker = WorkerProcess.__new__(WorkerProcess)
+    worker.heard_s = worker._moved_s = 90.0
+    worker._beats, worker._seen = lambda: beats[0], 0
+    monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    assert worker.heartbeat_age_s() == 10.0
+    beats[0] += 1
+    assert worker.heartbeat_age_s() == 0.0
+    now_s[0] = 105.0
+    assert worker.heartbeat_age_s() == 5.0
+    worker.heard_s = 104.0
+    assert worker.heartbeat_age_s() == 1.0
+
+
+def test_a_process_that_shows_no_life_for_a_moment_gets_no_connections_until_it_is_heard_again(fleets):
+    worker_pool, owner = fleets(2)
+    worker_pool.wait_complete()
+    silent, other = workers = sorted(worker_pool.available(), key=lambda w: w.slot)
+    here, there = socket.socketpair()
+    with here, there:
+        silent.silence_s = fleet_module.SUSPECT_S + 1
+        until(worker_pool.suspects)
+        assert worker_pool.suspects() == [0]
+        assert [i["up"] for i in worker_pool.info()] == [False, True]
+        assert worker_pool.info()[0]["silent_s"] >= fleet_module.SUSPECT_S
+        for _ in range(4):
+            assert worker_pool.hand_off(there)
+        assert [w.handed for w in workers] == [0, 4]
+        assert not worker_pool.unbalanced, "the suspect's count says nothing"
+        worker_pool.drain_share(0.5)
+        assert [[m for op, m in w.said if op == "release"] for w in workers] == [[], [{"share": 0.5}]]
+        other.silence_s = fleet_module.SUSPECT_S + 1
+        until(lambda: worker_pool.suspects() == [0, 1])
+        assert not worker_pool.hand_off(there), "it waits"
+        for worker in workers:
+            worker.silence_s = 0.0
+        until(lambda: not worker_pool.suspects())
+        assert worker_pool.hand_off(there)
+    assert owner.dead == []
+    assert owner.suspicions[0] == [0]
+    assert owner.suspicions[-1] == []
+
+
+def test_a_suspect_that_is_buried_is_none_any_more(fleets):
+    worker_pool, owner = fleets(2)
+    worker_pool.wait_complete()
+    victim = worker_pool.available()[0]
+    victim.silence_s = fleet_module.SUSPECT_S + 1
+    until(worker_pool.suspects)
+    worker_pool.reap(victim)
+    assert worker_pool.suspects() == []
+    assert owner.suspicions[-1] == []
+
+
+def test_after_the_end_nobody_is_replaced(fleets):
+    worker_pool, owner = fleets()
+    worker_pool.wait_complete()
+    workers = worker_pool.available()
+    worker_pool.end()
+    worker_pool.join()
+    assert all(w.said[-1][0] == "end" for w in workers)
+    assert len(owner.introduced) == 2
+    assert not worker_pool.available()
+
+
+def test_a_connection_goes_to_the_worker_that_has_the_fewest_and_past_one_that_is_full(fleets):
+    worker_pool, _ = fleets(3)
+    worker_pool.wait_complete()
+    here, there = socket.socketpair()
+    workers = sorted(worker_pool.available(), key=lambda w: w.slot)
+    for _ in range(9):
+        assert worker_pool.hand_off(there)
+    assert [w.handed for w in workers] == [3, 3, 3]
+    assert not worker_pool.unbalanced
+    worker_pool._ended[1] = 2
+    assert worker_pool.unbalanced
+    assert [i["connections"] for i in worker_pool.info()] == [3, 1, 3]
+    for _ in range(2):
+        worker_pool.hand_off(there)
+    assert [w.handed for w in workers] == [3, 5, 3]
+    workers[0].full = workers[2].full = True
+    worker_pool.hand_off(there)
+    assert [w.handed for w in workers] == [3, 6, 3]
+    workers[1].full = True
+    assert not worker_pool.hand_off(there)
+    for worker in workers:
+        worker.full = False
+    workers[0].silence_s = fleet_module.LATE_S + 0.1
+    worker_pool.hand_off(there)
+    assert [w.handed for w in workers] == [3, 6, 4], "the first has the fewest, but seems not to listen"
+    here.close()
+    there.close()
+
+
+def test_a_process_that_dies_after_it_was_healthy_is_replaced_as_soon_as_the_first_was(monkeypatch):
+    worker_pool, now_s, waited_s = WorkerPool(1, SETTINGS), [0.0], []
+    lives_s = iter([1.0, 1.0, 1.0, fleet_module.HEALTHY_S + 1.0, 1.0])
+
+    def live(slot):
+        now_s[0] += next(lives_s)
+        return ""
+
+    worker_pool._owner = WorkerListener()
+    monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(worker_pool, "_run_worker", live)
+    monkeypatch.setattr(
+        worker_pool, "_ending", SimpleNamespace(is_set=lambda: len(waited_s) == 4, wait=waited_s.append)
+    )
+    worker_pool._supervise(worker_pool._slots[0])
+    first_s = fleet_module.FIRST_BACKOFF_S
+    assert waited_s == [first_s, 2 * first_s, 4 * first_s, first_s]
+    assert worker_pool.info()[0]["restarts"] == 5

@@ -1,0 +1,477 @@
+"""The supervisor's side of a change: asked of all, flipped after all, whatever dies or refuses on the way."""
+
+import dataclasses
+import gc
+import os
+import threading
+import weakref
+
+import pytest
+
+from freshet_serving.processor.errors import BadInput, NotFound, NotReady
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.overview import model_stats
+from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.versions.control import IDLE, PINS
+from freshet_serving.processor.versions.routes import VersionStatus
+from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
+from freshet_serving.serving.serve_config import ServeConfig
+from freshet_serving.serving.workers import worker_pool_host as host_module
+from freshet_serving.serving.workers.worker_counts import trial_key
+from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
+from tests.leases import unleased
+from tests.packages import make_delta, write_package
+from tests.serving.workers.fakes import FakeFleet, FakeWorker
+from tests.waiting import until
+
+USERS = range(6)
+WAIT_S = 30
+
+
+@pytest.fixture
+def root(tmp_path):
+    write_package(tmp_path / "repository", users=USERS)
+    return tmp_path / "repository"
+
+
+@pytest.fixture
+def hosts(root, monkeypatch):
+    """Makes (host, workers): that many introduced before the models are loaded."""
+    monkeypatch.setattr(host_module, "ABSENCE_TIMEOUT_S", 0.05)
+    opened = []
+
+    def make(count=2):
+        worker_pool = FakeFleet(max(count, 2))
+        host = WorkerPoolHost(ServeConfig(str(root)), worker_pool, lambda: b"metrics")
+        opened.append(host)
+        workers = [FakeWorker(n) for n in range(count)]
+        for worker in workers:
+            host.initialize_worker(worker)
+        return host, workers
+
+    yield make
+    for host in opened:
+        host.close()
+
+
+def version_of(host):
+    return host._model("small").pick()
+
+
+def delta(tmp_path, step, **changes):
+    path = tmp_path / "made.safetensors"
+    write_delta(path, make_delta(step, [1, 2], **changes))
+    return path.read_bytes()
+
+
+def test_every_worker_has_a_version_before_any_route_names_it(hosts):
+    host, workers = hosts()
+    host.load_all()
+    host.opened()
+    key = version_of(host).replicas.key
+    for worker in workers:
+        names = [
+            (op, key in [k for model in m.get("models", {}).values() for k in model["served"].values()])
+            for op, m in worker.said
+        ]
+        assert names.index(("open", False)) < names.index(("frame", False)) < names.index(("routes", True))
+        last = worker.said[-1][1]
+        assert (last["loaded"], last["ready"], last["draining"]) == (True, True, False)
+        assert last["models"]["small"]["states"] == [[1, "AVAILABLE", ""]]
+
+
+def test_the_flip_comes_after_every_worker_has_prepared_it(hosts, tmp_path, monkeypatch):
+    host, _ = hosts()
+    host.load_all()
+    version = version_of(host)
+    seen, ask = [], FakeWorker.ask
+
+    def watched(self, op, message=None, fds=()):
+        seen.append((op, self.slot, version.control.publish_seq))
+        return ask(self, op, message, fds)
+
+    monkeypatch.setattr(FakeWorker, "ask", watched)
+    host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
+    assert seen == [("frame", 0, 0), ("frame", 1, 0), ("preview", 0, 0)]
+    assert version.control.publish_seq == 1
+
+
+def test_a_delta_of_rows_asks_workers_for_previews_alone(hosts, tmp_path):
+    def told():
+        return [[op for op, *_ in worker.said if op != "preview"] for worker in workers]
+
+    host, workers = hosts()
+    host.load_all()
+    before = told()
+    for step in range(1, 4):
+        host.apply_delta("small", delta(tmp_path, step))
+    host.rollback("small", Generation(1, 2))
+    assert told() == before
+    assert version_of(host).control.entry(version_of(host).control.publish_seq).step == 2
+
+
+def test_one_worker_that_refuses_refuses_for_all_and_the_next_delta_goes_on(hosts, tmp_path):
+    host, workers = hosts()
+    host.load_all()
+    workers[1].refuse = BadInput("cannot pack it")
+    with pytest.raises(BadInput, match="cannot pack it"):
+        host.apply_delta("small", delta(tmp_path, 1, dense_seed=3))
+    assert version_of(host).generation == Generation(1, 0)
+    assert version_of(host).control.publish_seq == 0
+    workers[1].refuse = None
+    host.apply_delta("small", delta(tmp_path, 1, dense_seed=4))
+    assert version_of(host).generation == Generation(1, 1)
+    brought = [len(m["new"]) for op, m in workers[1].said if op == "frame"]
+    assert brought[1] == brought[2] > 0, "what it refused it does not hold"
+
+
+def test_a_worker_that_dies_while_it_prepares_is_buried_before_the_flip_and_does_not_refuse(hosts, tmp_path):
+    host, workers = hosts()
+    host.load_all()
+    version = version_of(host)
+    key = version.replicas.key
+    workers[0].pin(key, 0)
+    workers[0].dies_at = "frame"
+    host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
+    assert workers[0].killed
+    assert version.generation == Generation(1, 1)
+    assert (version.control.words[PINS:] == IDLE).all(), "its pins are taken back, or nobody could reclaim a row"
+    assert workers[1].ops("frame")[-1] == ("frame", key, 1)
+
+
+def test_without_a_worker_a_frame_is_refused_rows_are_taken_and_nothing_is_lost(hosts, tmp_path, root):
+    host, workers = hosts()
+    host.load_all()
+    for worker in workers:
+        worker.dies_at = "frame"
+    for _ in range(2):
+        with pytest.raises(NotReady, match="no process is up"):
+            host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
+        assert version_of(host).generation == Generation(1, 0)
+        assert not list((root / "small/1/deltas").glob("*.safetensors"))
+    host.apply_delta("small", delta(tmp_path, 1))
+    late = FakeWorker(0)
+    host.initialize_worker(late)
+    host.apply_delta("small", delta(tmp_path, 2, dense_seed=1))
+    (*_, last), frame = late.ops("open", "frame"), version_of(host).change.frame.number
+    assert late.ops("open", "frame") == [("open", 1, None), ("frame", 1, 0), last]
+    assert last == ("frame", 1, frame)
+    assert version_of(host).generation == Generation(1, 2)
+
+
+def test_a_worker_that_dies_with_a_pin_between_two_deltas_of_rows_holds_up_neither(hosts, tmp_path):
+    host, workers = hosts()
+    host.load_all()
+    version = version_of(host)
+    workers[1].pin(version.replicas.key, 0)
+    host._worker_pool.reap(workers[1])
+    host.apply_delta("small", delta(tmp_path, 1))
+    assert (version.control.words[PINS:] == IDLE).all()
+    assert list(version.replicas._held) == [workers[0]]
+
+
+def test_a_version_that_nobody_is_there_to_open_is_loaded_once_somebody_is(hosts):
+    host, _ = hosts(0)
+    assert host.poll() == ["small version 1 waits: workers: no process is up; try again"]
+    assert not host.ready
+    host.initialize_worker(FakeWorker(0))
+    until(lambda: host.poll() == ["small 1.0 loaded"])
+    assert host.ready
+
+
+def test_a_new_worker_gets_every_version_at_the_frame_where_it_stands_then_routes_then_connections(hosts, tmp_path):
+    host, _ = hosts()
+    host.load_all()
+    host.opened()
+    host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
+    host.apply_delta("small", delta(tmp_path, 2))
+    late = FakeWorker(0)
+    host.initialize_worker(late)
+    assert [op for op, _ in late.said][:3] == ["open", "frame", "routes"]
+    frame, version = late.said[1][1], version_of(host)
+    control = late.control[version.replicas.key]
+    assert control.entry(control.publish_seq)[:3] == (2, 2, frame["frame"])
+    named = {n for names in (*frame["tables"], frame["dense"]) for n in names.values()}
+    assert {number for number, _ in frame["new"]} == named, "it holds nothing yet"
+    assert late in host._worker_pool.available()
+    host.apply_delta("small", delta(tmp_path, 3, dense_seed=3))
+    assert len([m["new"] for op, m in late.said if op == "frame"][-1]) == len(version.dense)
+
+
+def test_a_new_worker_gets_the_frame_that_is_served_and_not_one_that_was_prepared_and_refused(
+    hosts, tmp_path, monkeypatch
+):
+    host, _ = hosts()
+    host.load_all()
+    host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
+    with monkeypatch.context() as patched:
+        patched.setattr(ChangeLog, "commit", lambda *_: (_ for _ in ()).throw(NotReady("no space")))
+        with pytest.raises(NotReady, match="no space"):
+            host.apply_delta("small", delta(tmp_path, 2, dense_seed=2))
+    late = FakeWorker(0)
+    host.initialize_worker(late)
+    frame, control = late.said[1][1], late.control[version_of(host).replicas.key]
+    assert control.entry(control.publish_seq)[:3] == (1, 1, frame["frame"])
+    named = {n for names in (*frame["tables"], frame["dense"]) for n in names.values()}
+    assert {number for number, _ in frame["new"]} == named, "it holds nothing yet"
+    host.apply_delta("small", delta(tmp_path, 2, dense_seed=3))
+    assert [op for op, _, _ in late.ops("frame")] == ["frame"] * 2
+
+
+def test_a_version_is_closed_in_workers_after_no_route_names_it(hosts, root):
+    host, workers = hosts()
+    host.load_all()
+    first = version_of(host).replicas.key
+    write_package(root, version=2, users=USERS)
+    host._model("small")._folder = type(host._model("small")._folder)(root / "small")
+    host.poll()
+    second = version_of(host).replicas.key
+    for worker in workers:
+        assert worker.ops("close") == [("close", first, None)]
+        closed = [op for op, _ in worker.said].index("close")
+        routes = [m for op, m in worker.said[:closed] if op == "routes"][-1]
+        assert routes["models"]["small"]["served"] == {"2": second}
+    late = FakeWorker(1)
+    host.initialize_worker(late)
+    assert late.ops("open") == [("open", second, None)]
+
+
+def test_a_version_that_is_served_no_more_is_freed_though_the_collector_never_looks(hosts, root):
+    host, _ = hosts()
+    host.load_all()
+    version = weakref.ref(version_of(host))
+    gc.disable()
+    try:
+        write_package(root, 2, users=USERS)
+        host.poll()
+        assert version_of(host).manifest.version == 2
+        assert version() is None
+    finally:
+        gc.enable()
+
+
+def test_a_version_that_cannot_be_opened_is_closed_again_everywhere(hosts):
+    host, workers = hosts()
+    workers[1].refuse = BadInput("no such backend here")
+    with pytest.raises(BadInput, match="no such backend here"):
+        host.load_all(strict=True)
+    assert workers[0].ops("close") == [("close", 1, None)]
+    late = FakeWorker(0)
+    host.initialize_worker(late)
+    assert late.ops("open") == []
+
+
+def test_a_worker_that_does_not_take_its_routes_is_buried(hosts):
+    host, workers = hosts()
+    host.load_all()
+    workers[0].dies_at = "routes"
+    host.on_routes_changed()
+    assert workers[0].killed
+    assert workers[1].said[-1][0] == "routes"
+
+
+def test_a_drain_is_told_to_who_listens_and_waits_neither_for_routes_nor_for_a_silent_worker(hosts):
+    host, workers = hosts()
+    host.load_all()
+    host._worker_pool.silent = [1]
+    told = len(workers[1].said)
+    drain = threading.Thread(target=host.drain)
+    with host._publishing:
+        drain.start()
+        drain.join(WAIT_S)
+        assert not drain.is_alive()
+    assert workers[0].said[-1] == ("drain", {})
+    assert len(workers[1].said) == told
+    host.initialize_worker(FakeWorker(1))
+    assert [m["draining"] for op, m in workers[0].said if op == "routes"][-1]
+
+
+def test_a_silent_worker_makes_the_server_unready_and_the_others_say_so_until_it_is_heard(hosts):
+    host, workers = hosts()
+    host.load_all()
+    assert host.ready
+    host._worker_pool.silent = [1]
+    host.on_suspects_changed()
+    assert not host.ready
+    assert workers[0].said[-1] == ("unready", {"seats": [1], "stale": "", "concerns": ()})
+    assert workers[1].said[-1] != ("unready", {"seats": [1], "stale": "", "concerns": ()}), "it reads nothing"
+    host.on_routes_changed()
+    assert workers[0].said[-1][1]["ready"], "it is not the routes that tell of it"
+    asked = len(workers[1].said)
+    host.refresh()
+    assert len(workers[1].said) == asked
+    host._worker_pool.silent = []
+    host.on_suspects_changed()
+    assert host.ready
+    assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
+
+
+def test_what_workers_report_is_what_the_models_have_done(hosts):
+    host, workers = hosts()
+    host.load_all()
+    key = str(version_of(host).replicas.key)
+    for worker, requests in zip(workers, (3, 4)):
+        work = {"batches": 1, "requests": requests, "rows": 10, "padded_rows": 2, "failed": 0}
+        counters = {"series": {}, "predicted": {}, "groups": {"default": work}, "lookups": {key: [[60, 5], [40, 2]]}}
+        report = {
+            "counters": counters,
+            "gauges": {
+                "groups": {"default": [1, 5]},
+                "costs": {key: [[1, requests / 8]]},
+                "computes": {key: [[1, "xla float32"]]},
+                "parts_turns": {key: [64, 65]},
+                "cpu_s": 1.0,
+            },
+        }
+        host.on_message(worker, {"op": "report", "report": report})
+    (stats,), group = model_stats(host), host.group_stats()["default"]
+    assert (group.work.requests, group.work.rows, group.queue_rows) == (7, 20, 10)
+    assert (stats.lookups, stats.misses) == (200, 14)
+    host._worker_pool.reap(workers[0])
+    (stats,), group = model_stats(host), host.group_stats()["default"]
+    assert (group.work.requests, group.queue_rows, stats.lookups) == (7, 5, 200)
+    assert host.info()["workers"] == host.workers()
+    served = host.info()["models"]["small"]["served"]["1"]
+    assert served["buckets"] == {"1": 500000.0}, "of those that live"
+    assert served["computes"] == {"1": "xla float32"}
+    assert host.catalogue["small"].pick().replicas.user_split_thresholds == [64, 65]
+
+
+def test_what_workers_know_of_a_canary_adds_up(hosts):
+    host, workers = hosts()
+    host.load_all()
+    version = version_of(host)
+    assert host.canary_evidence(version, version).canary.requests == 0
+    for worker, requests in zip(workers, (3, 4)):
+        block = StatsBlock(1)
+        block.done(requests, rows=2 * requests)
+        sides = [Sketch.empty(1).to_json(), Sketch.total(1, [block]).to_json()]
+        counters = {"trials": {trial_key(version.replicas.key, version.replicas.key): sides}}
+        report = {
+            "counters": counters,
+            "gauges": {"groups": {}, "costs": {}, "computes": {}, "parts_turns": {}, "cpu_s": 1.0},
+        }
+        host.on_message(worker, {"op": "report", "report": report})
+    host._worker_pool.reap(workers[0])
+    baseline, canary = host.canary_evidence(version, version)
+    assert (baseline.requests, canary.requests, canary.rows) == (0, 7, 14)
+
+
+def test_a_scrape_is_answered_to_the_worker_that_asked_even_when_it_fails(hosts, caplog):
+    host, workers = hosts()
+    host.on_message(workers[1], {"op": "scrape", "id": 9})
+    host.on_message(workers[0], {"op": "scrape", "id": 3})
+    host._scrapes.submit(setattr, host, "_scrape", None)
+    host.on_message(workers[0], {"op": "scrape", "id": 4})
+    host._scrapes.shutdown()
+    assert workers[1].said[-1] == ("reply", {"id": 9, "text": "metrics"})
+    assert workers[0].said[-2:] == [("reply", {"id": 3, "text": "metrics"}), ("reply", {"id": 4, "text": None})]
+    assert "could not be rendered" in caplog.text
+
+
+def test_sessions_are_resized_in_every_worker_and_in_those_to_come(hosts):
+    host, workers = hosts()
+    host.load_all()
+    host.resize(2, "default")
+    host.resize(3)
+    host.resize(4, "default")
+    said = [(None, 3), ("default", 4)]
+    assert all([(m["group"], m["sessions"]) for op, m in w.said if op == "resize"][1:] == said for w in workers)
+    late = FakeWorker(2)
+    host.initialize_worker(late)
+    assert [(m["group"], m["sessions"]) for op, m in late.said if op == "resize"] == said
+    ops = [op for op, _ in late.said]
+    assert ops.index("resize") < ops.index("routes"), "before it is offered"
+
+
+def test_a_size_that_is_refused_is_not_kept_and_without_a_worker_there_is_nobody_to_ask(hosts, monkeypatch):
+    host, workers = hosts()
+    host.load_all()
+    for worker in workers:
+        worker.refuse_size = NotFound("group 'x' is not one of default")
+    with pytest.raises(NotFound, match="group 'x'"):
+        host.resize(2, "x")
+    for worker in workers:
+        host.reap(worker)
+    with pytest.raises(NotReady, match="no process is up"):
+        host.resize(2)
+    late = FakeWorker(0)
+    host.initialize_worker(late)
+    assert late.ops("resize") == []
+
+
+def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_is_given_what_there_is(
+    hosts, root, caplog
+):
+    write_package(root, 2, users=USERS)
+    host, workers = hosts()
+    path = root / "small/2/tables/user.safetensors"
+    with unleased(path):
+        host.load_all()
+    key = version_of(host).replicas.key
+    why = f"tables/user.safetensors: {path.stat().st_size} bytes wanted, got 100"
+    os.truncate(path, 100)
+    host.on_crash(0, "SIGBUS")
+    host.on_crash(1, "SIGBUS")
+    assert "all of them are read" not in caplog.text
+    assert host.catalogue["small"].served == {}
+    for worker in workers:
+        assert worker.said[-1] == ("close", {"version": key})
+        (*_, last) = (m["models"] for op, m in worker.said if op == "routes")
+        assert last["small"]["served"] == {}
+    late = FakeWorker(2)
+    host.initialize_worker(late)
+    assert late.ops("open", "frame") == []
+    assert host.poll() == [f"small version 2 refused: {why}", "small 1.0 loaded"]
+    assert host.status("small")[0] == VersionStatus(2, "END", why)
+    assert [op for op, *_ in late.ops("open", "frame")] == ["open", "frame"]
+
+
+def test_a_death_by_sigbus_that_no_size_explains_has_every_mapped_byte_read(hosts, root, caplog):
+    host, _ = hosts()
+    path = root / "small/1/tables/user.safetensors"
+    with unleased(path):
+        host.load_all()
+    before = path.stat()
+    with open(path, "r+b") as file:
+        file.write(b"other")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    host.on_crash(0, "SIGKILL")
+    assert list(host.catalogue["small"].served) == [1]
+    host.on_crash(0, "SIGBUS")
+    host._readings.shutdown()
+    assert host.catalogue["small"].served == {}
+    assert "served no more: tables/user.safetensors: was overwritten while it is served" in caplog.text
+
+
+def test_what_is_refused_is_told_to_every_worker_once(hosts):
+    host, workers = hosts()
+    host.load_all()
+    log_applier = host.catalogue["small"]._log_appliers[1]
+    log_applier.status = dataclasses.replace(log_applier.status, state="WAITING", reason="delta 32 refused")
+    before = len(workers[0].said)
+    host._tell_stale()
+    host._tell_stale()
+    told = ("unready", {"seats": [], "stale": "", "concerns": host.concerns})
+    assert host.concerns == ("model 'small' version 1: WAITING: delta 32 refused",)
+    assert [worker.said[-1] for worker in workers] == [told] * 2
+    assert len(workers[0].said) == before + 1
+
+
+def test_what_is_too_old_is_told_to_every_worker_and_makes_no_route_unready(hosts):
+    host, workers = hosts()
+    host.load_all()
+    host._max_staleness_s = 5.0
+    host.catalogue["small"]._log_appliers[1].current_at_s -= 60.0
+    host._tell_stale()
+    assert not host.ready
+    assert [worker.said[-1] for worker in workers] == [
+        ("unready", {"seats": [], "stale": host.stale, "concerns": ()})
+    ] * 2
+    host.on_routes_changed()
+    assert workers[0].said[-1][1]["ready"], "it is not the routes that tell of it"
+    host.poll()
+    host._tell_stale()
+    assert host.ready
+    assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
