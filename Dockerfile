@@ -1,6 +1,6 @@
 # docker build --target serve -t freshet .          serving, without TensorFlow
 # docker build --target train -t freshet-train .    training and compiling, streams, several processes
-# Where no Docker engine is at hand, `make image-steps` runs the same steps in a clean folder.
+# Where no Docker engine is at hand, `.ci/image-steps` runs the same steps in a clean folder.
 
 FROM python:3.11-slim AS build
 WORKDIR /src

@@ -2,7 +2,7 @@
 
 live     `make loadtest`: a server under load and deltas, every score checked
 bench    `make bench`: what may import the engine, and measures it
-peers    `make bench-peers`: the same work behind other servers
+peers    `make -C loadtest peers`: the same work behind other servers
 load     load generators and what became of their requests; over the network only
 reports  pages and pictures of figures
 """

@@ -38,14 +38,23 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option, but for its name, type and default. values: None for any. unit: of a number, "" where
-    the help names what is counted. heading: of the options that it stands with. empty: what an empty default means."""
+    """An option, but for its name, type and default.
+
+    Attributes:
+        help: What it is for, without a full stop.
+        values: The values that it may have; None for any.
+        unit: The unit of a number; "" where the help names what is counted.
+        heading: The heading that it stands under.
+        empty: What the default means where it is empty: "", 0 or nothing.
+        folded: Few need it: --help leaves it out, --help-all and the documentation have it.
+    """
 
     help: str
     values: Values | None = None
     unit: str = ""
     heading: str = ""
-    empty: str = "none"
+    empty: str = ""
+    folded: bool = False
 
     @property
     def facts(self) -> str:
@@ -60,10 +69,16 @@ def type_name(value: Any) -> str:
 
 
 def option(
-    help: str, values: Values | None = None, *, unit: str = "", heading: str = "", empty: str = "none"
+    help: str,
+    values: Values | None = None,
+    *,
+    unit: str = "",
+    heading: str = "",
+    empty: str = "",
+    folded: bool = False,
 ) -> Mapping[str, Option]:
-    """The metadata of a field that is an option; see Option."""
-    return {"option": Option(help, values, unit, heading, empty)}
+    """Return the metadata of a field that is an option; see Option."""
+    return {"option": Option(help, values, unit, heading, empty, folded)}
 
 
 def between(least: float, most: float, zero: str = "") -> Values:
@@ -94,9 +109,9 @@ def default_of(field: dataclasses.Field[Any]) -> str:
     if field.default is MISSING and field.default_factory is MISSING:
         return ""
     default = field.default if field.default_factory is MISSING else field.default_factory()
-    if default in ("", []):
-        empty: str = field.metadata["option"].empty
-        return empty
+    empty: str = field.metadata["option"].empty
+    if empty or default in ("", []):
+        return empty or "none"
     if isinstance(default, bool):
         return str(default).lower()
     return f"{default:g}" if isinstance(default, float) else str(default)

@@ -24,6 +24,7 @@ class FrontendOptions(RequestLimits):
             between(1 << 20, 1 << 40),
             unit="bytes",
             heading=REQUESTS,
+            folded=True,
         ),
     )
     default_timeout_ms: float = field(
@@ -41,9 +42,7 @@ class FrontendOptions(RequestLimits):
     )
     model_control: str = field(
         default="none",
-        metadata=option(
-            "Whether clients of the data ports may load and unload models", one_of("none", "explicit"), heading=REQUESTS
-        ),
+        metadata=option("Whether data ports may load and unload models", one_of("none", "explicit"), heading=REQUESTS),
     )
     shared_memory: str = field(
         default="off",
@@ -51,6 +50,7 @@ class FrontendOptions(RequestLimits):
             "Whether clients may send tensors in system shared memory; with one worker only",
             one_of("off", "on"),
             heading=REQUESTS,
+            folded=True,
         ),
     )
     admin_token: str = field(
@@ -65,7 +65,7 @@ class FrontendOptions(RequestLimits):
     api_keys: str = field(
         default="",
         metadata=option(
-            "File of keys, of which every request has to bring one; made by freshet key, reloaded when it changes",
+            "File of API keys, made by freshet key; reloaded when it changes",
             heading=ACCESS,
             empty="no key is asked for",
         ),
@@ -73,7 +73,7 @@ class FrontendOptions(RequestLimits):
     tls_cert: str = field(
         default="",
         metadata=option(
-            "Certificate with its chain, PEM: every port speaks TLS, 1.2 at least; reloaded when it changes",
+            "Certificate chain, PEM: every port speaks TLS; reloaded when it changes",
             heading=ACCESS,
             empty="no TLS",
         ),
@@ -86,6 +86,7 @@ class FrontendOptions(RequestLimits):
         metadata=option(
             "Certificates, PEM: a client has to bring one that one of these has signed",
             heading=ACCESS,
+            folded=True,
             empty="none is asked for",
         ),
     )
@@ -102,20 +103,22 @@ class FrontendOptions(RequestLimits):
     trace_endpoint: str = field(
         default="",
         metadata=option(
-            "OpenTelemetry collector, by OTLP over HTTP, such as http://host:4318",
+            "OpenTelemetry collector, OTLP over HTTP",
             Values("an http:// or https:// address", lambda url: not url or url.startswith(("http://", "https://"))),
             heading=WATCHING,
         ),
     )
     trace_share: float = field(
         default=0.01,
-        metadata=option("Share of the requests to trace that bring no traceparent", SHARE, heading=WATCHING),
+        metadata=option(
+            "Share of the requests to trace that bring no traceparent", SHARE, heading=WATCHING, folded=True
+        ),
     )
     record: str = field(
         default="", metadata=option("Folder for a sample of the requests, as Parquet", heading=WATCHING)
     )
     record_share: float = field(
-        default=0.01, metadata=option("Share of the requests to record", above(0, 1), heading=WATCHING)
+        default=0.01, metadata=option("Share of the requests to record", above(0, 1), heading=WATCHING, folded=True)
     )
     record_max_bytes: int = field(
         default=1 << 30,
@@ -124,6 +127,7 @@ class FrontendOptions(RequestLimits):
             between(1 << 20, 1 << 50),
             unit="bytes",
             heading=WATCHING,
+            folded=True,
         ),
     )
 

@@ -51,8 +51,8 @@ class ServeConfig(FrontendOptions, SessionOptions):
 
     repository: str = field(
         metadata=option(
-            "Where the models lie, in <model>/<version>/: a folder, or s3://bucket/prefix, gs://, az://",
-            Values("a folder or an address", bool),
+            "Models, as NAME/VERSION",
+            Values("a folder or an s3://, gs://, az:// address", bool),
             heading=REPOSITORY,
         )
     )
@@ -61,12 +61,13 @@ class ServeConfig(FrontendOptions, SessionOptions):
         metadata=option(
             "Folder for what is kept here of a repository in an object store",
             heading=REPOSITORY,
+            folded=True,
             empty="the user's cache",
         ),
     )
     mirror_bytes: int = field(
         default=0,
-        metadata=option("What it may take", between(0, 1 << 50, "half of its disk"), heading=REPOSITORY),
+        metadata=option("What it may take", between(0, 1 << 50, "half of its disk"), heading=REPOSITORY, folded=True),
     )
     models: list[str] = field(
         default_factory=list,
@@ -75,7 +76,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     poll_interval_s: float = field(
         default=0.05,
         metadata=option(
-            "Between two looks at the repository", between(0.001, 3600), unit="seconds", heading=REPOSITORY
+            "Between two looks at the repository", between(0.001, 3600), unit="seconds", heading=REPOSITORY, folded=True
         ),
     )
     max_staleness_s: float = field(
@@ -85,17 +86,18 @@ class ServeConfig(FrontendOptions, SessionOptions):
             between(0, 604_800, "no bound"),
             unit="seconds",
             heading=REPOSITORY,
+            folded=True,
         ),
     )
     strict: bool = field(
         default=False,
-        metadata=option(
-            "End the start for a model that cannot be served, rather than serve the others", heading=REPOSITORY
-        ),
+        metadata=option("Do not start if a model cannot be served", heading=REPOSITORY),
     )
     import_timeout_s: float = field(
         default=1800.0,
-        metadata=option("How long one import may take", between(1, 604_800), unit="seconds", heading=REPOSITORY),
+        metadata=option(
+            "How long one import may take", between(1, 604_800), unit="seconds", heading=REPOSITORY, folded=True
+        ),
     )
     import_cpu_s: int = field(
         default=3600,
@@ -104,6 +106,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
             between(1, 604_800),
             unit="seconds",
             heading=REPOSITORY,
+            folded=True,
         ),
     )
     import_memory_bytes: int = field(
@@ -112,6 +115,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
             "Memory of one import, files apart",
             between(0, 1 << 50, "half of what there is, 4 GiB at least"),
             heading=REPOSITORY,
+            folded=True,
         ),
     )
     trust: list[str] = field(
@@ -119,6 +123,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
         metadata=option(
             "Serve nothing that none of these public keys has signed; files, separated by commas",
             heading=REPOSITORY,
+            folded=True,
             empty="nobody is asked for a signature",
         ),
     )
@@ -127,6 +132,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
         metadata=option(
             "Private key that signs what this server writes: uploads, rollbacks, holds, snapshots",
             heading=REPOSITORY,
+            folded=True,
             empty="nothing is signed",
         ),
     )
@@ -135,12 +141,13 @@ class ServeConfig(FrontendOptions, SessionOptions):
         metadata=option(
             "Where it is remembered what was trusted, so that nothing older is served; to be kept across restarts",
             heading=REPOSITORY,
+            folded=True,
             empty="$XDG_STATE_HOME/freshet/trust",
         ),
     )
     undo_depth: int = field(
         default=UNDO_DEPTH,
-        metadata=option("Deltas that can be rolled back in memory", between(0, 65536), heading=REPOSITORY),
+        metadata=option("Deltas that can be rolled back in memory", between(0, 65536), heading=REPOSITORY, folded=True),
     )
     delta_guard: str = field(
         default=ON,
@@ -165,50 +172,58 @@ class ServeConfig(FrontendOptions, SessionOptions):
     compute: str = field(
         default="auto",
         metadata=option(
-            "inline computes in the event loop, threads in one thread a session",
+            "In the event loop (inline) or one thread a session",
             one_of("auto", *sorted(COMPUTES)),
             heading=COMPUTING,
         ),
     )
     session_cpus: str = field(
-        default="", metadata=option('Cores of each session in turn, such as "0-1;2-3"', heading=COMPUTING, empty="any")
+        default="",
+        metadata=option(
+            'Cores of each session in turn, such as "0-1;2-3"', heading=COMPUTING, folded=True, empty="any"
+        ),
     )
     table_memory: list[str] = field(
         default_factory=list,
         metadata=option(
             "Memory for rows: model/table=SIZE or model/*=SIZE, separated by commas",
             heading=TABLES,
+            folded=True,
             empty="all of them",
         ),
     )
     scratch: str = field(
         default="",
-        metadata=option("Folder for rows of such tables that deltas change", heading=TABLES, empty="the system's"),
+        metadata=option(
+            "Folder for rows of such tables that deltas change", heading=TABLES, folded=True, empty="the system's"
+        ),
     )
     remote_url: str = field(
         default="",
         repr=False,
-        metadata=option("Row store of remote tables; better set as FRESHET_REMOTE_URL", heading=TABLES),
+        metadata=option("Row store of remote tables; better set as FRESHET_REMOTE_URL", heading=TABLES, folded=True),
     )
     remote_tables: list[str] = field(
         default_factory=list,
-        metadata=option("Tables in the row store, model/table or model/*, separated by commas", heading=TABLES),
+        metadata=option(
+            "Tables in the row store, model/table or model/*, separated by commas", heading=TABLES, folded=True
+        ),
     )
     remote_timeout_s: float = field(
-        default=0.05, metadata=option("How long to wait for the row store", unit="seconds", heading=TABLES)
+        default=0.05, metadata=option("How long to wait for the row store", unit="seconds", heading=TABLES, folded=True)
     )
     remote_on_error: str = field(
         default="default",
-        metadata=option("Rows that cannot be had: default (row) or fail (503)", heading=TABLES),
+        metadata=option("Rows that cannot be had: default (row) or fail (503)", heading=TABLES, folded=True),
     )
     remote_cache_rows: int = field(
         default=1_000_000,
-        metadata=option("Rows of each remote table kept in memory, in each process", heading=TABLES),
+        metadata=option("Rows of each remote table kept in memory, in each process", heading=TABLES, folded=True),
     )
     drain_s: float = field(
         default=0.0,
         metadata=option(
-            "Service after SIGTERM while already unready; connections are told to leave meanwhile",
+            "Serve on after SIGTERM, unready, while clients leave",
             between(0, 3600),
             unit="seconds",
             heading=LIFE,

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest", "tests", "docs")
+FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest", "generators", "tests", "docs")
 
 
 def test_every_path_that_it_names_exists():

@@ -52,7 +52,7 @@ def test_the_prometheus_operator_takes_its_objects():
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
     if not (SCHEMAS / "node_modules").exists():
-        pytest.skip("the operator's schemas are not here: make deploy-schemas")
+        pytest.skip("the operator's schemas are not here: make build/schemas/kserve")
     objects = [d for d in rendered("full") if "monitoring.coreos.com" in d["apiVersion"]]
     assert {d["kind"] for d in objects} == {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
     script = """
@@ -102,7 +102,7 @@ def hold(value, kind, where):
 
 def test_kserve_takes_the_runtime_and_the_service():
     if not (SCHEMAS / "kserve").exists():
-        pytest.skip("KServe's models are not here: make deploy-schemas")
+        pytest.skip("KServe's models are not here: make build/schemas/kserve")
     for file, model in (
         ("runtime", "V1alpha1ClusterServingRuntime"),
         ("inference-service", "V1beta1InferenceService"),

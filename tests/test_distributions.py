@@ -70,6 +70,12 @@ def test_the_client_needs_no_library_that_it_does_not_bring():
             assert stray == set(), file
 
 
+def test_neither_holds_what_makes_files_of_the_repository():
+    found = SERVING["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert found == ["freshet_serving*"]
+    assert [name for name in client_files(ROOT) if name.startswith(("generators/", "tests/"))] == []
+
+
 def test_both_are_called_by_names_that_nobody_else_has_and_agree():
     assert SERVING["project"]["name"] == DISTRIBUTION == "freshet-serving"
     assert CLIENT["project"]["name"] == "freshet-client"

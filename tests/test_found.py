@@ -7,10 +7,10 @@ another one (a kernel through its table, a printer through its report), TESTED_B
 from functools import cache
 from pathlib import Path
 
-from tests import found_serving
+from tests.support import found_serving
 
 ROOT = Path(__file__).parents[1]
-FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest")
+FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest", "generators")
 MAX_LINES = 600
 
 TESTED_BY: dict[str, tuple[str, ...]] = {
@@ -203,6 +203,11 @@ def test_every_test_file_of_a_floor_has_the_name_of_a_module_or_is_a_seam():
     named = {test for tests in found().values() for test in tests}
     assert [test for test in files_of_tests() if (test in named) == (test in SEAMS)] == []
     assert [test for test in SEAMS if not (ROOT / test).is_file()] == []
+
+
+def test_what_tests_share_and_programs_have_folders_of_their_own():
+    flat = {path.stem for path in (ROOT / "tests").glob("*.py")}
+    assert {name for name in flat if not name.startswith("test_")} == {"__init__", "conftest"}
 
 
 def test_no_file_of_tests_is_longer_than_one_subject():

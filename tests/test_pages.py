@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.snippets import PAGES, RUN, SHOWN, commands, pattern_of, snippets
+from tests.programs.snippets import PAGES, RUN, SHOWN, commands, pattern_of, snippets
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -85,8 +85,8 @@ def test_every_page_has_a_place_in_the_site_once():
 
 
 def test_what_names_a_page_names_one_that_is_there():
-    files = [path for room in ("processor", "compiler", "models", "serving", "loadtest", "tests") for path in
-             (ROOT / room).rglob("*.py")]  # fmt: skip
+    rooms = ("processor", "compiler", "models", "serving", "loadtest", "generators", "tests")
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
     files += [ROOT / name for name in ("Makefile", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "README.md")]
     files += [*(ROOT / "examples").glob("*.toml"), *(ROOT / "examples").glob("*.go")]
     for path in files:

@@ -26,12 +26,6 @@ def test_the_training_configuration_is_valid_and_part_of_the_example():
     assert (config.model, config.data, config.publish) == (example.model, example.data, example.publish)
 
 
-def test_every_make_target_that_is_named_exists():
-    makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE)):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
 def test_every_file_that_is_linked_exists():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         if not target.startswith("http"):

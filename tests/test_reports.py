@@ -2,7 +2,7 @@
 
 import json
 
-from tests import costs, covered
+from tests.programs import costs, covered
 
 
 def test_time_is_charged_to_the_innermost_stretch(tmp_path):

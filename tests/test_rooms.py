@@ -1,7 +1,8 @@
 """Every room (folder with an __init__.py) says what it is for, what is in it, and which of it other rooms may import.
 
 A room's docstring has a line `name  what it is` for each of its modules and rooms, and its __all__ the names of those
-that are imported from outside. Benchmarks and peers measure the engine, so they may look into all of it.
+that are imported from outside. Benchmarks and peers measure the engine, and generators write pages of it, so these may
+look into all of it.
 """
 
 import ast
@@ -14,13 +15,13 @@ import pytest
 from tests.structure.sources import own_name
 
 ROOT = Path(__file__).parents[1]
-FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest")
+FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest", "generators")
 ROOMS = sorted(
     ".".join(path.parent.relative_to(ROOT).parts)
     for floor in FLOORS[1:]
     for path in (ROOT / floor).rglob("__init__.py")
 )
-LOOK_INSIDE = ("loadtest.bench.", "loadtest.peers.")
+LOOK_INSIDE = ("loadtest.bench.", "loadtest.peers.", "generators.")
 
 
 def folder(room):

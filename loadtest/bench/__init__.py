@@ -1,25 +1,25 @@
 """Benchmarks: kernels in pairs in one process, and servers side by side; every figure a ratio within one run.
 
 scenarios       the scenarios of `make bench`
-training        `make bench-train`
-verdict         `make verdict`
+training        `make -C loadtest train`
+verdict         `make -C loadtest verdict`
 harness         what scenarios share: repository, payloads, servers, the form of results
 pairs           two things run in turn, compared pair by pair
 bench_report    the page of `make bench`
-bench_backends  `make bench-backends`
-bench_tables    `make bench-tables`
-bench_data      `make bench-data`
-bench_defaults  `make bench-defaults`
-bench_admission  `make bench-admission`
-bench_small_tables  `make bench-small-tables`
-bench_guard     `make bench-guard`
-guard_streams   good streams of `make bench-guard`, trained and kept
+bench_backends  `make -C loadtest backends`
+bench_tables    `make -C loadtest tables`
+bench_data      `make -C loadtest data`
+bench_defaults  `make -C loadtest defaults`
+bench_admission  `make -C loadtest admission`
+bench_small_tables  `make -C loadtest small-tables`
+bench_guard     `make -C loadtest guard`
+guard_streams   good streams of `make -C loadtest guard`, trained and kept
 guard_replay    a server's model that follows a kept stream in process
-guard_poison    poison of `make bench-guard`
+guard_poison    poison of `make -C loadtest guard`
 guard_trial     good streams followed, poison tried on each
 shop_streams    made-up shops whose good streams look odd
-labelled_tables  the tables of `make bench-defaults`
-random_tables   the tables of `make bench-small-tables`
+labelled_tables  the tables of `make -C loadtest defaults`
+random_tables   the tables of `make -C loadtest small-tables`
 bench_passes    what the compiler's passes gain
 bench_useronce  what the user-once division gains
 calibration_rows  rows of practice, and what is compiled with them

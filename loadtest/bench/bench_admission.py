@@ -1,4 +1,4 @@
-"""`make bench-admission`: what admission, eviction and hashed tables save and cost; loadtest/results/admission.md.
+"""`make -C loadtest admission`: what admission, eviction, hashed tables save and cost; loadtest/results/admission.md.
 
 Each table is cut by its order: 80 % are learned in one epoch, with what `freshet train` chooses, and the rest is
 scored. Rows and bytes (of the embeddings alone, float32) are those of all tables at the end; every setting is for all
@@ -253,7 +253,7 @@ def draw(name: str, results: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-admission", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest admission", description=__doc__)
     parser.add_argument("--only", default="", help="tables whose names hold this")
     parser.add_argument("--rows", type=int, default=0, help="of each table, from the first on; 0: all")
     parser.add_argument("--seeds", type=int, default=3)
@@ -261,7 +261,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     console = Console(stderr=True, highlight=False)
-    document: dict[str, Any] = {"machine": machine(), "origin": origin("bench-admission", "BENCH_ARGS", sys.argv[1:])}
+    document: dict[str, Any] = {"machine": machine(), "origin": origin("-C loadtest admission", "ARGS", sys.argv[1:])}
     document["tables"] = {}
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in MEASURED:

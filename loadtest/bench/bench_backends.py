@@ -1,4 +1,4 @@
-"""`make bench-backends`: what `freshet compile` chooses, against every backend alone; loadtest/results/backends.md.
+"""`make -C loadtest backends`: what `freshet compile` chooses, against each backend; loadtest/results/backends.md.
 
 The benchmark's model is compiled once for each backend alone and once for all of them. Then, in this process and
 without TensorFlow: every executable in turn with its rivals; the first request after a load and after a flip of the
@@ -55,7 +55,7 @@ class LoadedVersion:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make bench-backends", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest backends", description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000, help="of each of the 26 tables")
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--quick", action="store_true", help="shows that everything works, measures nothing")
@@ -69,7 +69,7 @@ def main() -> int:
         bench = Bench(Path(folder), say, rounds=rounds, table_rows=rows, quick=arguments.quick)
         result = run(bench)
     settings = {"rounds": rounds, "seconds": 0.0, "table_rows": rows, "quick": arguments.quick, "serve": ()}
-    made = origin("bench-backends", "BENCH_ARGS", sys.argv[1:])
+    made = origin("-C loadtest backends", "ARGS", sys.argv[1:])
     document = {**result.document(), "machine": facts, "settings": settings, "layouts": {}, "origin": made}
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "backends.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""`make bench-data`: Parquet into batches against CSV and against pyarrow alone; loadtest/results/train-data.md.
+"""`make -C loadtest data`: Parquet into batches against CSV and against pyarrow alone; loadtest/results/train-data.md.
 
 The data are made here: two ids and a list of ids by Zipf's law, strings, a list of strings, numbers and a label. All
 sides read the same rows of the same columns in batches of 4,096, in turn, in one process, after one warm-up that fills
@@ -274,14 +274,14 @@ def _marked(best: bool, rate: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-data", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest data", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--text-rows", type=int, default=ROWS // 8, help="of the comparison with CSV")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     console = Console(stderr=True, highlight=False)
-    document = {"machine": machine(), "origin": origin("bench-data", "BENCH_ARGS", sys.argv[1:])}
+    document = {"machine": machine(), "origin": origin("-C loadtest data", "ARGS", sys.argv[1:])}
     document |= measure(arguments.rows, arguments.rounds, arguments.text_rows, console)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "train-data.json").write_text(json.dumps(document, indent=1) + "\n")

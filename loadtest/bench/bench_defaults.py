@@ -1,4 +1,4 @@
-"""`make bench-defaults`: what `freshet train` chooses, against the best of a grid; loadtest/results/defaults.md.
+"""`make -C loadtest defaults`: what `freshet train` chooses, against the best of a grid; loadtest/results/defaults.md.
 
 Each table is cut by its order: 70 % are learned, in one epoch; on the next 15 % the grid's best is chosen, by the AUC
 of one seed; on the last 15 % default and best are compared, over five seeds, with an interval of the difference by a
@@ -143,7 +143,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-defaults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest defaults", description=__doc__)
     parser.add_argument("--only", default="", help="tables whose names hold this")
     parser.add_argument("--data", type=Path, default=DATA, help="folder with ml-1m and criteo; FRESHET_DATA")
     parser.add_argument("--out", type=Path, default=RESULTS)

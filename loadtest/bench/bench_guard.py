@@ -1,4 +1,4 @@
-"""`make bench-guard`: what the guard holds of good streams and of poison, and what it costs; loadtest/results/guard.md.
+"""`make -C loadtest guard`: what the guard holds of good and bad deltas, and its costs; loadtest/results/guard.md.
 
 Six good streams are trained as `freshet train` does it, and followed in process as a server follows them, a delta a
 look, while rows are asked for, scored and labelled: 2,000 deltas each. A good delta that is held counts once, with the
@@ -181,7 +181,7 @@ def _spelled(found: Ratio) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-guard", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest guard", description=__doc__)
     parser.add_argument("--deltas", type=int, default=2000, help="of each stream")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_DELTAS} deltas of each stream, no costs")
     parser.add_argument(
@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     console, kept = Console(stderr=True, highlight=False, soft_wrap=True), arguments.out / "guard.json"
-    document: dict[str, Any] = {"machine": machine(), "origin": origin("bench-guard", "BENCH_ARGS", sys.argv[1:])}
+    document: dict[str, Any] = {"machine": machine(), "origin": origin("-C loadtest guard", "ARGS", sys.argv[1:])}
     last = json.loads(kept.read_bytes()) if kept.exists() else {}
     document["streams"] = last["streams"] if arguments.only and last else {}
     document["before"] = last.get("before", {})

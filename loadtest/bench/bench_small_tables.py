@@ -1,4 +1,4 @@
-"""`make bench-small-tables`: defaults on twenty random small tables; loadtest/results/small-tables.md.
+"""`make -C loadtest small-tables`: defaults on twenty random small tables; loadtest/results/small-tables.md.
 
 Each table (loadtest.bench.random_tables) is learned as `freshet train` does it: the full version in one epoch, then
 twelve deltas of a sixth of its rows. Rows do not drift. After each delta the mean score of the same 2,048 rows is
@@ -186,7 +186,7 @@ def _spelled(found: Sequence[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-small-tables", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest small-tables", description=__doc__)
     parser.add_argument("--tables", type=int, default=TABLES)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -194,7 +194,7 @@ def main() -> None:
     console = Console(stderr=True, highlight=False)
     document: dict[str, Any] = {
         "machine": machine(),
-        "origin": origin("bench-small-tables", "BENCH_ARGS", sys.argv[1:]),
+        "origin": origin("-C loadtest small-tables", "ARGS", sys.argv[1:]),
     }
     document["tables"] = []
     arguments.out.mkdir(parents=True, exist_ok=True)

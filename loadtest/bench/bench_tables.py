@@ -1,4 +1,4 @@
-"""`make bench-tables`: tables at scale, under a memory budget, and of smaller rows; loadtest/results/tables.md."""
+"""`make -C loadtest tables`: tables at scale, in a memory budget, of smaller rows; loadtest/results/tables.md."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DATA = Path(os.environ.get("FRESHET_DATA", ROOT.parent / "shared" / "data")) / "
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-tables", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest tables", description=__doc__)
     parser.add_argument("--rows", type=int, default=scale.SIZES[-1], help="of the large table")
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--data", type=Path, default=DATA, help="MovieLens-1M")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    document = {"machine": machine(), "origin": origin("bench-tables", "BENCH_ARGS", sys.argv[1:])}
+    document = {"machine": machine(), "origin": origin("-C loadtest tables", "ARGS", sys.argv[1:])}
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as folder:
         found = scale.measure(Path(folder), arguments.rows, 9)
     sections = {

@@ -1,4 +1,4 @@
-"""The tables of `make bench-defaults`: real ones where they are found, made-up ones by seed.
+"""The tables of `make -C loadtest defaults`: real ones where they are found, made-up ones by seed.
 
 Made-up ad clicks are as uneven as real ones: one click in 400 rows, six columns of ids, from 24 hours to 120,000
 addresses, most of which are met once, and a few applications that get most of the clicks.

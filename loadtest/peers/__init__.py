@@ -1,4 +1,4 @@
-"""The same network and lookups behind other servers, each in a virtual environment of its own: `make bench-peers`.
+"""The same network and lookups behind other servers, each in its own virtual environment: `make -C loadtest peers`.
 
 roster        the peers: how each is reached, its settings
 process       a peer in its virtual environment

@@ -1,4 +1,4 @@
-"""`make bench-peers`: every peer installed, tuned, checked and measured against Freshet.
+"""`make -C loadtest peers`: every peer installed, tuned, checked and measured against Freshet.
 
 A peer's result replaces its last one in loadtest/results/peers.json. A peer that cannot be run here is reported with
 its reason.
@@ -105,13 +105,13 @@ def main() -> int:
                         "machine": facts,
                         "layout": layout,
                         "compiled": chosen_by_bucket,
-                        "origin": origin("bench-peers", "PEERS_ARGS", sys.argv[1:]),
+                        "origin": origin("-C loadtest peers", "ARGS", sys.argv[1:]),
                         "settings": asdict(settings),
                         "goals": {str(n): goal for n, goal in GOALS.items()},
                     },
                 )
     except (CommandFailed, ValueError) as error:
-        print(f"bench-peers: {error}", file=sys.stderr)
+        print(f"peers: {error}", file=sys.stderr)
         return 2
     results = write_page(out)
     print(summary(results))

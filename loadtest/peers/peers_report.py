@@ -1,4 +1,4 @@
-"""The page of `make bench-peers`."""
+"""The page of `make -C loadtest peers`."""
 
 from __future__ import annotations
 

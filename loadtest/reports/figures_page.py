@@ -54,10 +54,10 @@ class Section:
 def _peer(title: str, name: str, compiled: bool = False) -> Section:
     lines = {f"throughput, {said}": f"throughput, {n}" for n, said in CANDIDATES.items()}
     lines |= {f"its median latency at light load over Freshet's, {CANDIDATES[n]}": f"light, {n}" for n in (1, 64)}
-    command = f"make bench-peers PEERS={name}"
+    command = f"make -C loadtest peers PEERS={name}"
     if compiled:
         lines |= {f"compiled: {said}": f"compiled, {what}" for said, what in lines.items()}
-        command += " PEERS_ARGS=--compiled"
+        command += " ARGS=--compiled"
     return Section(title, peer_runs, name, command, lines)
 
 
@@ -218,7 +218,7 @@ SECTIONS: tuple[Section, ...] = (
         "Ten minutes of load with 600 deltas, loads, unloads and killed workers",
         bench_runs,
         "soak",
-        "make soak",
+        "make -C loadtest soak",
         {
             "memory at the end over once settled": "memory at the end / once settled",
             "p99 of the last minute over the first": "p99 of the last tenth / of the first",
@@ -237,7 +237,7 @@ SECTIONS: tuple[Section, ...] = (
         "Tables: 20 million rows of dim 16; a tenth of a Zipf-1.05 table in memory; smaller rows on MovieLens",
         table_runs,
         "tables",
-        "make bench-tables",
+        "make -C loadtest tables",
         {
             "20 million rows: resident memory over keys and rows": "resident memory over keys and rows",
             "20 million rows: lookup over `numpy.take`": "lookup over numpy.take",
@@ -255,7 +255,7 @@ SECTIONS: tuple[Section, ...] = (
         "Backends of the dense graph",
         bench_runs,
         "backends",
-        "make bench-backends",
+        "make -C loadtest backends",
         {
             **{
                 f"what `freshet compile` chose over the best single backend, {n} rows": (
@@ -280,7 +280,7 @@ SECTIONS: tuple[Section, ...] = (
         "A step of training: a peer's time over ours, 8 ids a row of dim 16, layers 256-128-64",
         training_runs,
         "train",
-        "make bench-train",
+        "make -C loadtest train",
         {
             f"{said}, {batch:,} rows, {ids:,} ids a feature": f"{name}, {batch} {ids}"
             for batch, ids in ((4096, 20_000), (512, 20_000), (4096, 1_000_000))
@@ -295,7 +295,7 @@ SECTIONS: tuple[Section, ...] = (
         "Quality on MovieLens-1M, three seeds: our AUC less a peer's",
         training_runs,
         "train-quality",
-        "make bench-quality",
+        "make -C loadtest quality",
         {
             "`deepfm`, Keras": "deepfm, Keras",
             "`dcn`, Keras": "dcn, Keras",
@@ -312,7 +312,7 @@ SECTIONS: tuple[Section, ...] = (
         "What a stream teaches at once: AUC served fresh / once a simulated day, MovieLens, the same learner",
         learning_runs,
         "follow",
-        "make bench-follow",
+        "make -C loadtest follow",
         {
             "by a folder of Parquet files": "folder",
             "by a Redis stream": "redis",
@@ -323,7 +323,7 @@ SECTIONS: tuple[Section, ...] = (
         "From published to served through an S3 server (moto) on the same two cores, deltas of 10,000 rows: p50 / p99",
         store_runs,
         "objects",
-        "make bench-objects",
+        "make -C loadtest objects",
         {
             "by two replicas": "two replicas",
             "by sixteen replicas, a mirror each": "16 replicas, a mirror each",
@@ -334,7 +334,7 @@ SECTIONS: tuple[Section, ...] = (
         "The S3 server gone for a minute under load: requests that failed, of all; fresh after its return",
         store_runs,
         "outage",
-        "make outage",
+        "make -C loadtest outage",
         {
             "failed, its port refusing": "failed, refuses",
             "failed, never answered": "failed, never answers",
@@ -346,7 +346,7 @@ SECTIONS: tuple[Section, ...] = (
         "The guard on deltas: six good streams, and poison on each of them",
         learning_runs,
         "guard",
-        "make bench-guard",
+        "make -C loadtest guard",
         {
             "good deltas held or rolled back": "good",
             "of those that were held: not released by itself within 3 deltas": "late",
@@ -373,7 +373,7 @@ SECTIONS: tuple[Section, ...] = (
         "Labels that come late: AUC of joined rows less that of true labels that come at once",
         learning_runs,
         "join",
-        "make bench-join",
+        "make -C loadtest join",
         {
             f"{said}, {shape}": f"{pace} {shape}"
             for pace, said in (("0.25", "slowly"), ("2", "the world eight times as fast"))
@@ -388,7 +388,7 @@ SECTIONS: tuple[Section, ...] = (
         "Two processes that learn together over one, a core each: rows a second",
         learning_runs,
         "train-processes",
-        "make bench-processes",
+        "make -C loadtest processes",
         {
             "8 features of 20 ids, a small network": "histories",
             "26 single ids, a small network": "single ids",
@@ -399,7 +399,7 @@ SECTIONS: tuple[Section, ...] = (
         "Lookups and pooling of rows of 128: the time of FBGEMM's CPU kernel over ours",
         training_runs,
         "verdict-lookup",
-        "make verdict-lookup",
+        "make -C loadtest verdict-lookup",
         {
             f"{kind}, {said}": f"FBGEMM, {said}, {kind}"
             for kind in ("float32", "float16", "int8")
@@ -410,7 +410,7 @@ SECTIONS: tuple[Section, ...] = (
         "Queries of DLRM-DCNv2's shape, judged by MLCommons' LoadGen (no MLPerf result)",
         judged_runs,
         "verdict-loadgen",
-        "make verdict-loadgen",
+        "make -C loadtest verdict-loadgen",
         {
             f"{said}, {scenario}": f"{protocol}-{run}"
             for protocol, said in (("http", "binary KServe over HTTP"), ("grpc", "gRPC"))
@@ -453,12 +453,12 @@ PRINTED = (
         "a canary at 5 %: its share of 100,000 requests without and with keys; keys of 24,000 requests that switched; "
         "NaN, shifted and failing canaries taken out",
         "4.999 %, 4.972 %; none; all, with the reason",
-        "make canary",
+        "make -C loadtest canary",
     ),
     (
         "broken requests, files and messages through every parser, with seeds 1, 2 and 3",
         "10,200,042, none crashed or hung",
-        'make fuzz FUZZ_ARGS="--cases 3400000 --seed 1"',
+        'make -C loadtest fuzz ARGS="--cases 3400000 --seed 1"',
     ),
     (
         "scores of training and serving, largest difference over 8 generations of each model; pooled embeddings",
@@ -480,7 +480,7 @@ PRINTED = (
         "SIGTERM under load over HTTP and gRPC, 50 rounds in one process and 50 with two workers: requests lost of "
         "those sent before the server said that it ends",
         "0 of 109,822",
-        "make endings",
+        "make -C loadtest endings",
     ),
     (
         "a rollback asked of one of two servers: until both serve it; until both serve the delta after it",
@@ -497,7 +497,7 @@ PRINTED = (
         "2, 3 and 4 processes that learn what one learns, every optimizer, ids that wait and leave: largest difference "
         "of a score after 100 batches; of the AUC at the end",
         "8.9e-8; 2.4e-5",
-        "make bench-processes-grid",
+        "make -C loadtest processes-grid",
     ),
     (
         "200 requests each of DeepFM, DLRM, two-tower and MMoE: scores made again of their explanations, by numpy, "

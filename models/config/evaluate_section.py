@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.toml_sections import parse_section, require
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.options import option
 
 GROUPED = ("id", "string")
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluateConfig:
-    """[evaluate]. by: columns of the data, features or not, by whose values metrics are told apart. group: the column
-    within whose values AUC is computed and averaged; left out: the first feature of side "user" that is an id or a
-    string, if there is one."""
+    """[evaluate]."""
 
-    by: tuple[str, ...] = ()
-    group: str = ""
+    by: tuple[str, ...] = field(default=(), metadata=option("metrics by the values of these columns, features or not"))
+    group: str = field(
+        default="", metadata=option("AUC within its groups", empty="the first id or string of side `user`")
+    )
 
 
 def read_evaluate(raw: dict[str, Any], features: Sequence[FeatureConfig]) -> EvaluateConfig:

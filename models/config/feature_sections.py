@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
+from freshet_serving.models.config.toml_sections import CHOSEN, parse_section, require, require_between, require_one_of
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import default_features
 from freshet_serving.models.data.source import Field
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.options import type_name
+from freshet_serving.processor.options import option, type_name
 from freshet_serving.processor.package.manifest import COMBINERS, KINDS, NAME, SIDES
 from freshet_serving.processor.package.rowtypes import ROW_TYPES
 
@@ -32,31 +32,50 @@ _DEFAULT_DIM, _DEFAULT_BUCKETS = 16, 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class FeatureConfig:
-    """[features.<name>]. kind, side, combiner, max_length: as in a manifest's Feature.
+    """[features.<name>]. kind, side, combiner and max_length are those of a manifest's Feature.
 
-    table, dim: its embedding table (default: one of its own name) and the row's floats; "" and 0 for kind
-    float. dtype: what its table is published as ("": publish.table_dtype).
-    from_: the column that it is made of ("": of its own name).
-    transform: of kind float 'none' | 'log1p'; "": left out, for models.training.defaults. Of kind id what makes ids of
-    the column: 'hour' of the day, 0 to 23, and 'weekday', 0 for Monday, both in UTC; 'bucketize', how many of the
-    ascending `boundaries` a number is not below.
-    cross: of kind id or ids, features of which each combination of a row's values is hashed to one of `buckets` ids.
-    column_kind: what the column is read as, as models.data.source.Field says it ("": as kind).
+    Attributes:
+        table: "" for kind float, which has no table.
+        dim: 0 for kind float.
+        transform: "": left out, for models.training.defaults. `hour` is 0 to 23 and `weekday` 0 for Monday, in UTC;
+            `bucketize` is how many of `boundaries` a number is not below.
+        column_kind: What the column is read as, as models.data.source.Field has it; "" for the feature's own kind.
     """
 
     name: str
-    kind: str
-    table: str = ""
-    dim: int = 0
-    side: str = "context"
-    combiner: str = "sum"
-    max_length: int = 0
-    transform: str = ""
-    dtype: str = ""
-    from_: str = ""
-    boundaries: tuple[float, ...] = ()
-    cross: tuple[str, ...] = ()
-    buckets: int = 0
+    kind: str = field(metadata=option("`id`, `string`, `float`, `ids` (a list of ids), `strings`"))
+    table: str = field(
+        default="",
+        metadata=option(
+            "its embedding table; features that name the same one share its rows", empty="the feature's name"
+        ),
+    )
+    dim: int = field(default=0, metadata=option("floats a row of the table", empty="`16`"))
+    side: str = field(
+        default="context",
+        metadata=option("whose it is: `user`, `item` or `context`; what is the user's is computed once a request"),
+    )
+    combiner: str = field(
+        default="sum",
+        metadata=option("of lists, how many rows become one: `sum`, `mean`, `sqrtn`; `none`: side by side, and a mask"),
+    )
+    max_length: int = field(default=0, metadata=option("of lists, only the first so many values count; 0: all"))
+    transform: str = field(
+        default="",
+        metadata=option("of a float `none` or `log1p`; `hour`, `weekday` and `bucketize` make ids of it", empty=CHOSEN),
+    )
+    dtype: str = field(
+        default="",
+        metadata=option(
+            "what its table is published as: `float32`, `float16`, `bfloat16`, `int8`", empty="`publish.table_dtype`"
+        ),
+    )
+    from_: str = field(default="", metadata=option("the column that it is made of", empty="the feature's name"))
+    boundaries: tuple[float, ...] = field(default=(), metadata=option("of `bucketize`, ascending"))
+    cross: tuple[str, ...] = field(
+        default=(), metadata=option("2 to 16 features: an id for each combination of the row's values")
+    )
+    buckets: int = field(default=0, metadata=option("of `cross`: how many ids there are", empty="`1000000`"))
     column_kind: str = ""
 
     @property

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from freshet_serving.models.config.toml_sections import parse_section, require_between, require_positive
+from freshet_serving.processor.options import option
 
 
 @dataclass(frozen=True, slots=True)
 class GuardConfig:
-    """[guard]. enabled: whether windows are judged at all. A window is out of line where a figure of it is off by more
-    than `sigmas` of its usual spread, and by more than these: auc_drop: of AUC; calibration: of the mean score over the
-    mean label, as a share; loss_rise: of the log-loss of rows learned before, as a share of it. first_windows: so many
-    are only learned from where no held-out rows of the full version say what is usual. release_windows: so many that
-    are in line again release what is held (0: somebody has to)."""
+    """[guard]. A window is out of line where a figure of it is off by more than `sigmas` of its usual spread, and by
+    more than the bound of that figure."""
 
-    enabled: bool = True
-    auc_drop: float = 0.02
-    calibration: float = 0.2
-    loss_rise: float = 0.1
-    sigmas: float = 6.0
-    first_windows: int = 5
-    release_windows: int = 2
+    enabled: bool = field(default=True, metadata=option("whether windows are judged at all"))
+    auc_drop: float = field(default=0.02, metadata=option("nothing is held for a fall of AUC below this"))
+    calibration: float = field(
+        default=0.2, metadata=option("nor for a mean score off the mean label by less than this share")
+    )
+    loss_rise: float = field(
+        default=0.1, metadata=option("nor for a log-loss of rows learned before that rises by less than this share")
+    )
+    sigmas: float = field(default=6.0, metadata=option("how many times its usual spread a figure has to be off"))
+    first_windows: int = field(
+        default=5, metadata=option("so many are only learned from where no held-out rows say what is usual")
+    )
+    release_windows: int = field(
+        default=2, metadata=option("so many in line again release what is held; 0: only you do")
+    )
 
 
 def read_guard(raw: dict[str, Any]) -> GuardConfig:

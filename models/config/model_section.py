@@ -13,6 +13,7 @@ from freshet_serving.models.config.toml_sections import parse_section, require, 
 from freshet_serving.models.zoo.arch import resolve_arch, takes_labels
 from freshet_serving.models.zoo.architectures import ARCHITECTURES
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.options import option
 from freshet_serving.processor.package.manifest import NAME
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -20,15 +21,31 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """[model]. name: its folder in the repository. arch: a name of the zoo, or 'package.module:function'. loss: '' for
-    the log-loss, or 'package.module:function' (models.dense.losses). label_weights: how much each label's log-loss
-    counts, () for all alike. options: every other key, as the architecture's builder takes it; of a user's own function
-    unchecked until the network is built."""
+    """[model], checked.
 
-    name: str
-    arch: str = "deepfm"
-    loss: str = ""
-    label_weights: tuple[float, ...] = ()
+    Attributes:
+        options: Every other key, as the architecture's builder takes it; of a user's own function unchecked until the
+            network is built.
+    """
+
+    name: str = field(metadata=option("its folder in the repository, and its name in requests"))
+    arch: str = field(
+        default="deepfm",
+        metadata=option(
+            "a network of the [zoo](zoo.md), or [your own](../how-to/own-architecture.md) as "
+            '`"package.module:function"`'
+        ),
+    )
+    loss: str = field(
+        default="",
+        metadata=option(
+            '[your own loss](../how-to/own-architecture.md#an-own-loss) as `"package.module:function"`',
+            empty="the log-loss",
+        ),
+    )
+    label_weights: tuple[float, ...] = field(
+        default=(), metadata=option("of several labels, how much each counts", empty="all 1")
+    )
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

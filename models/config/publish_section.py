@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.options import option
 from freshet_serving.processor.package.rowtypes import ROW_TYPES
 from freshet_serving.processor.repository.mirror.object_store import address_parts, is_address
 
@@ -22,34 +23,74 @@ FOLLOWED_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PublishConfig:
-    """[publish]. repository: a folder, or an address in an object store; table_dtype: what tables are published as,
-    where their features do not say; full_rows: these many rows, in order, make the full version (0: all);
-    delta_rows: then one delta every so many rows (0: none); delta_seconds: and at the latest so many seconds after
-    the last one (0: never); delta_movement: and once the network's weights have moved by this share of their norm
-    (0: never). snapshot_after: after so many deltas the chain is folded into a snapshot (0: never). version_rows,
-    version_seconds: a new full version of the weights as they are after so many rows of deltas, or seconds (0:
-    never); keep_versions: so many of the newest stay, and what labels or a kept policy name (0: all). precision:
-    what a server computes the network in: "float32", "int8" where that keeps within max_error and max_auc_change
-    (compiler.building.calibrate) of the last rows that were learned, or "auto": whichever is faster of both.
-    trainer_folder: where the trainer keeps what is its own: checkpoints, the journal of a stream, reports of runs
-    ("": chosen, models.streams.open_rows). key: the file of the
-    private key that signs what is published; "" for FRESHET_KEY, or nobody."""
+    """[publish].
 
-    repository: str = "repository"
-    full_rows: int = 0
-    delta_rows: int = 0
-    delta_seconds: float = 0.0
-    table_dtype: str = "float32"
-    snapshot_after: int = 1000
-    delta_movement: float = 0.0
-    version_rows: int = 0
-    version_seconds: float = 0.0
-    keep_versions: int = 0
-    precision: str = "float32"
-    max_error: float = 2e-3
-    max_auc_change: float = 1e-4
-    trainer_folder: str = ""
-    key: str = ""
+    Attributes:
+        precision: "int8" where that keeps within max_error and max_auc_change of the last rows that were learned
+            (compiler.building.calibrate), "auto": whichever is faster of both.
+        keep_versions: What labels or a kept policy name stays as well.
+        trainer_folder: "": chosen by models.streams.open_rows.
+    """
+
+    repository: str = field(
+        default="repository",
+        metadata=option(
+            "the folder of models, or an address such as `s3://bucket/prefix` "
+            "([object-stores.md](../how-to/object-stores.md))"
+        ),
+    )
+    full_rows: int = field(
+        default=0,
+        metadata=option(
+            "these many rows, in order, make the full version; 0: all, of a followed stream those that are there"
+        ),
+    )
+    delta_rows: int = field(default=0, metadata=option("then a delta every so many rows; 0: none"))
+    delta_seconds: float = field(
+        default=0.0, metadata=option("and at the latest so many seconds after the last one; 0: never")
+    )
+    table_dtype: str = field(
+        default="float32", metadata=option("what tables are published as: `float32`, `float16`, `bfloat16`, `int8`")
+    )
+    snapshot_after: int = field(
+        default=1000, metadata=option("after so many deltas the chain is folded into a snapshot; 0: never")
+    )
+    delta_movement: float = field(
+        default=0.0,
+        metadata=option("a delta once the network's weights have moved by this share of their norm; 0: never"),
+    )
+    version_rows: int = field(default=0, metadata=option("a new full version after so many rows of deltas; 0: never"))
+    version_seconds: float = field(default=0.0, metadata=option("or after so many seconds; 0: never"))
+    keep_versions: int = field(
+        default=0,
+        metadata=option(
+            "full versions of this model that stay, older ones go "
+            "([following.md](../how-to/following.md#old-versions)); 0: all"
+        ),
+    )
+    precision: str = field(
+        default="float32",
+        metadata=option(
+            "what servers compute the network in: `float32`, `int8`, `auto` "
+            "([backends.md](../how-to/backends.md#precision))"
+        ),
+    )
+    max_error: float = field(default=2e-3, metadata=option("how far scores in int8 may be off"))
+    max_auc_change: float = field(default=1e-4, metadata=option("and their AUC"))
+    trainer_folder: str = field(
+        default="",
+        metadata=option(
+            "the trainer's own files: checkpoints, the journal of a stream, reports of runs",
+            empty="`repository`; where that is an address, `trainer/<bucket>/<prefix>`",
+        ),
+    )
+    key: str = field(
+        default="",
+        metadata=option(
+            "the private key that signs what is published ([signing.md](../how-to/signing.md)); empty: "
+            "`FRESHET_KEY`, or nobody"
+        ),
+    )
 
 
 def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:

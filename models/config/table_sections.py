@@ -14,7 +14,7 @@ from freshet_serving.models.embedding.multi_hash import MOST_CODES, NO_HASH
 from freshet_serving.models.embedding.optimizer import RowOptions
 from freshet_serving.models.embedding.row_budget import CACHES, LFU
 from freshet_serving.processor.errors import BadInput, nearest
-from freshet_serving.processor.options import type_name
+from freshet_serving.processor.options import option, type_name
 from freshet_serving.processor.package.transforms import HASHES, MAX_HASHED_ROWS
 
 INITS = ("uniform", "normal", "zeros")
@@ -27,28 +27,75 @@ ROW_KEYS = ("optimizer", "learning_rate", *RowOptions.__dataclass_fields__)
 class TableConfig:
     """[tables.<name>], which may have keys of [train] as well: those of the row optimizer, for this table alone.
 
-    admit_after: an id has a row once it came so often. admit_by: 'counts', a counter an id, or 'bloom', counters of a
-    fixed size for admit_ids different ids, of which admit_error may be admitted too early. evict_after_steps,
-    evict_below_norm: see Eviction; 0: never. init: of first values, 'uniform' in [-init_scale, init_scale), 'normal' of
-    that standard deviation, or 'zeros'. memory_mb: MiB of rows and slots in memory, the others are on disk; 0: all of
-    them in memory. cache: which rows stay there (models.embedding.tiered_rows). hash, hash_rows, hash_codes: see
-    models.embedding.multi_hash; a hash of "" with rows: left out, for what the data say. train: the keys of [train],
-    with their values.
+    Attributes:
+        memory_mb, cache: Of models.embedding.tiered_rows.
+        hash, hash_rows, hash_codes: Of models.embedding.multi_hash; a hash of "" with rows: the data decide.
+        train: The keys of [train] that it has, with their values.
     """
 
-    admit_after: int = 1
-    admit_by: str = "counts"
-    admit_ids: int = 1_000_000
-    admit_error: float = 0.01
-    evict_after_steps: int = 0
-    evict_below_norm: float = 0.0
-    init: str = "uniform"
-    init_scale: float = 0.01
-    memory_mb: int = 0
-    cache: str = LFU
-    hash: str = ""
-    hash_rows: int = 0
-    hash_codes: int = 0
+    admit_after: int = field(
+        default=1, metadata=option("an id has a row once it came so often; twice in one batch is two times. 1: at once")
+    )
+    admit_by: str = field(
+        default="counts",
+        metadata=option(
+            "who counts: `counts`, a counter for each id that waits, about 40 bytes each; `bloom`, shared"
+            " counters of a fixed size, which forget nothing"
+        ),
+    )
+    admit_ids: int = field(default=1_000_000, metadata=option("of `bloom`: for how many different ids it is made"))
+    admit_error: float = field(
+        default=0.01,
+        metadata=option(
+            "of `bloom`: the share of these that may be admitted too early; none is too late. A million "
+            "ids at 0.01 take 23 MB"
+        ),
+    )
+    evict_after_steps: int = field(
+        default=0,
+        metadata=option(
+            "rows that no batch has had for more steps are removed with the next version or delta; 0: never"
+        ),
+    )
+    evict_below_norm: float = field(default=0.0, metadata=option("so are rows whose L2 norm is below this; 0: never"))
+    init: str = field(
+        default="uniform",
+        metadata=option(
+            "the first value of a row: `uniform` from `-init_scale` to `init_scale`, `normal` of that "
+            "standard deviation, `zeros`. It is a function of `train.seed` and the id alone"
+        ),
+    )
+    init_scale: float = field(default=0.01, metadata=option("how large it is"))
+    memory_mb: int = field(
+        default=0,
+        metadata=option(
+            "MiB of rows, slots and books in memory, the other rows are on disk "
+            "([training.md](../concepts/training.md#tables-larger-than-memory)); 0: all in memory. May "
+            "change between two runs"
+        ),
+    )
+    cache: str = field(
+        default=LFU,
+        metadata=option("with `memory_mb`, which rows stay: `lfu` those read most often, `lru` those read last"),
+    )
+    hash: str = field(
+        default="",
+        metadata=option(
+            "`none`: a row an id. `quotient_remainder`, `k_way`, `binary_code`: a fixed number of rows, "
+            "of which every id has several, added up",
+            empty="left out",
+        ),
+    )
+    hash_rows: int = field(
+        default=0,
+        metadata=option(
+            "how many rows a hashed table has at most. With `hash` left out it is hashed only if it has more ids",
+            empty="none",
+        ),
+    )
+    hash_codes: int = field(
+        default=0, metadata=option("how many rows an id has", empty="2 of `k_way`, by `hash_rows` of `binary_code`")
+    )
     train: Mapping[str, Any] = field(default_factory=dict)
 
 

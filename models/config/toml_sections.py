@@ -10,7 +10,8 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from freshet_serving.processor.errors import BadInput, nearest
@@ -18,7 +19,27 @@ from freshet_serving.processor.options import TYPE_NAMES, type_name
 
 T = TypeVar("T")
 
+CHOSEN = "[chosen](../how-to/choosing.md)"
+"""What help calls a default that models.training.defaults chooses."""
 ITEM_NAMES = {str: "strings", int: "integers", float: "numbers"}
+
+
+@dataclass(frozen=True, slots=True)
+class FileSection:
+    """A section of the file, as documentation has it.
+
+    Attributes:
+        text: What it is for, in Markdown.
+        named: What it has one of, each named by the user, such as COLUMN; "" for a section that there is once.
+    """
+
+    text: str
+    named: str = ""
+
+
+def about(text: str, named: str = "") -> Mapping[str, FileSection]:
+    """Return the metadata of a field that is a section; see FileSection. Its keys are the options of its class."""
+    return {"section": FileSection(text, named)}
 
 
 def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -> T:

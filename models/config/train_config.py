@@ -23,6 +23,7 @@ from freshet_serving.models.config.guard_section import GuardConfig, read_guard
 from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig, read_model
 from freshet_serving.models.config.publish_section import PublishConfig, read_publish
 from freshet_serving.models.config.table_sections import TableConfig, read_tables
+from freshet_serving.models.config.toml_sections import about
 from freshet_serving.models.config.train_section import TrainSettings, read_train
 from freshet_serving.models.data.formats import DataConfig, label_names
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
@@ -33,18 +34,67 @@ _MAX_CONFIG_NBYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """The whole file. tables: [tables.<name>] of those that have one. fusion: [fusion], outputs as expressions over the
-    network's outputs and float features, in order (compiler.dense.fusion)."""
+    """The whole file. Every section says what it is for, and every key in its section's class.
 
-    model: ModelConfig
-    data: DataConfig
-    features: list[FeatureConfig]
-    train: TrainSettings = field(default_factory=TrainSettings)
-    publish: PublishConfig = field(default_factory=PublishConfig)
-    fusion: Mapping[str, str] = field(default_factory=dict)
-    tables: Mapping[str, TableConfig] = field(default_factory=dict)
-    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
-    guard: GuardConfig = field(default_factory=GuardConfig)
+    Attributes:
+        fusion: Outputs as expressions, in order (compiler.dense.fusion).
+        tables: Of the tables that have a section.
+    """
+
+    model: ModelConfig = field(
+        metadata=about(
+            "The options of the network stand here as well: [zoo.md](zoo.md#options) has them, or your "
+            "own function's parameters."
+        )
+    )
+    data: DataConfig = field(metadata=about("What may be read, and how: [data.md](data.md)."))
+    features: list[FeatureConfig] = field(
+        metadata=about(
+            "A section a feature, named as its column. Formats whose columns are known need none.", named="COLUMN"
+        )
+    )
+    train: TrainSettings = field(
+        default_factory=TrainSettings,
+        metadata=about(
+            "How rows and network learn. What is left out of optimizer, rates and batch is chosen by "
+            "features and rows, and said."
+        ),
+    )
+    publish: PublishConfig = field(
+        default_factory=PublishConfig,
+        metadata=about(
+            "Where versions go, and when deltas. One of the three rules for deltas is enough; a followed "
+            "stream without any has `delta_seconds = 10`."
+        ),
+    )
+    fusion: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=about(
+            "Further outputs, each a name and an expression over the network's outputs and float "
+            'features: `final = "score ** 0.9 * price"`. A delta may change the numbers in it '
+            "([passes.md](../concepts/passes.md))."
+        ),
+    )
+    tables: Mapping[str, TableConfig] = field(
+        default_factory=dict,
+        metadata=about(
+            "What a table has for itself, which [sparing-rows.md](../how-to/sparing-rows.md) explains. "
+            "Also `optimizer`, `learning_rate` and the optimizer's keys of [train], for this table alone;"
+            " another `optimizer` without a `learning_rate` has that of [train], and of adam and adamw a "
+            "tenth of what the others have.",
+            named="NAME",
+        ),
+    )
+    evaluate: EvaluateConfig = field(
+        default_factory=EvaluateConfig,
+        metadata=about(
+            "What is measured of held-out rows, and by `freshet evaluate` ([evaluation.md](../how-to/evaluation.md))."
+        ),
+    )
+    guard: GuardConfig = field(
+        default_factory=GuardConfig,
+        metadata=about("When a followed run holds its deltas back ([following.md](../how-to/following.md#the-guard))."),
+    )
 
     @property
     def network(self) -> NetworkConfig:

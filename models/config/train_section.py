@@ -6,9 +6,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import parse_section, require_between, require_one_of, require_positive
+from freshet_serving.models.config.toml_sections import (
+    CHOSEN,
+    parse_section,
+    require_between,
+    require_one_of,
+    require_positive,
+)
 from freshet_serving.models.embedding.optimizer import OPTIMIZERS, RowOptions
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.options import option
 
 SCHEDULES = ("constant", "linear", "cosine", "exponential")
 STOP_BY = ("auc", "log_loss")
@@ -17,37 +24,79 @@ WIRES = ("float32", "float16")
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings(RowOptions):
-    """[train]. learning_rate: of the embeddings; dense_learning_rate: of the network; holdout: the share of rows, the
-    last in order, that is kept from training to measure on; shuffle_rows: of the full version, so many are mixed with
-    each other in every epoch (models.data.shuffled; 0: learned in order); the others: see RowOptions. "" and 0 of
-    optimizer, rates, accumulator and batch_rows: left out, for models.training.defaults.
+    """[train]. "" and 0 of optimizer, rates, accumulator and batch_rows: left out, for models.training.defaults.
 
-    schedule, warmup_steps, schedule_steps, schedule_end: of all rates, see models.training.schedule; schedule_steps 0:
-    as many as the full version takes. clip_norm: a row's gradient is at most so long; dense_clip_norm,
-    dense_weight_decay: of the network, see models.dense.dense_optimizer. patience: so many epochs without a better
-    stop_by of the held-out rows end the epochs, with the best one's weights; 0: never.
-    wire: what rows and gradients are on their way between processes (models.parallel). seed: None where the file gives
-    none: then the seeds of strings' hashes are secret (models.training.resolved_config)."""
+    The rates' course is computed by models.training.schedule, the network's steps by models.dense.dense_optimizer,
+    rows are mixed by models.data.shuffled.
 
-    batch_rows: int = 0
-    epochs: int = 1
-    optimizer: str = ""
-    learning_rate: float = 0.0
-    dense_learning_rate: float = 0.0
-    holdout: float = 0.1
-    shuffle_rows: int = field(default=1 << 16, kw_only=True)
-    initial_accumulator: float = field(default=0.0, kw_only=True)
-    schedule: str = field(default="constant", kw_only=True)
-    warmup_steps: int = field(default=0, kw_only=True)
-    schedule_steps: int = field(default=0, kw_only=True)
-    schedule_end: float = field(default=0.1, kw_only=True)
-    clip_norm: float = field(default=0.0, kw_only=True)
-    dense_clip_norm: float = field(default=0.0, kw_only=True)
-    dense_weight_decay: float = field(default=0.0, kw_only=True)
-    patience: int = field(default=0, kw_only=True)
-    stop_by: str = field(default="auc", kw_only=True)
-    wire: str = field(default="float32", kw_only=True)
-    seed: int | None = None
+    Attributes:
+        schedule_steps: 0: as many as the full version takes.
+        patience: The weights of the best epoch are kept.
+        seed: None where the file gives none (models.training.resolved_config).
+    """
+
+    batch_rows: int = field(default=0, metadata=option("rows a step", empty=CHOSEN))
+    epochs: int = field(default=1, metadata=option("how often the full version's rows are learned"))
+    optimizer: str = field(
+        default="",
+        metadata=option("of the embeddings: `adagrad`, `adagrad_decay`, `adam`, `adamw`, `ftrl`, `sgd`", empty=CHOSEN),
+    )
+    learning_rate: float = field(default=0.0, metadata=option("of the embeddings; sgd has no default", empty=CHOSEN))
+    dense_learning_rate: float = field(default=0.0, metadata=option("of the network", empty=CHOSEN))
+    holdout: float = field(default=0.1, metadata=option("the last share of the rows, kept from training to measure on"))
+    shuffle_rows: int = field(
+        default=1 << 16,
+        kw_only=True,
+        metadata=option("of the full version, so many are mixed with each other in every epoch; 0: learned in order"),
+    )
+    initial_accumulator: float = field(
+        default=0.0,
+        kw_only=True,
+        metadata=option(
+            "where the squares begin that are added up (adagrad, adagrad_decay, ftrl)",
+            empty=f"{CHOSEN}; 0.1 with a named optimizer",
+        ),
+    )
+    schedule: str = field(
+        default="constant", kw_only=True, metadata=option("of all rates: `constant`, `linear`, `cosine`, `exponential`")
+    )
+    warmup_steps: int = field(
+        default=0, kw_only=True, metadata=option("rates grow from nothing in the first so many steps")
+    )
+    schedule_steps: int = field(
+        default=0,
+        kw_only=True,
+        metadata=option("the rates have fallen after so many steps", empty="with the full version"),
+    )
+    schedule_end: float = field(
+        default=0.1, kw_only=True, metadata=option("what of them is left then, and stays for the stream")
+    )
+    clip_norm: float = field(
+        default=0.0, kw_only=True, metadata=option("the gradient of a row is at most so long; 0: any")
+    )
+    dense_clip_norm: float = field(default=0.0, kw_only=True, metadata=option("so is the network's; 0: any"))
+    dense_weight_decay: float = field(default=0.0, kw_only=True, metadata=option("of the network, decoupled"))
+    patience: int = field(
+        default=0,
+        kw_only=True,
+        metadata=option("epochs end when so many have not been better on the held-out rows; 0: never"),
+    )
+    stop_by: str = field(default="auc", kw_only=True, metadata=option("what is better: `auc`, `log_loss`"))
+    wire: str = field(
+        default="float32",
+        kw_only=True,
+        metadata=option(
+            "rows and gradients between processes: `float32`, `float16` ([processes.md](../how-to/processes.md))"
+        ),
+    )
+    seed: int | None = field(
+        default=None,
+        metadata=option(
+            "of everything that is drawn, so that runs repeat; left out: 0, and the seeds of strings' "
+            "hashes are secret and new in each run ([strings](../how-to/train.md#strings))",
+            empty="none",
+        ),
+    )
 
     @property
     def known_seed(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from freshet_serving.models.data.object_files import is_object_url, stored_files
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
+from freshet_serving.processor.options import option
 
 FORMATS = ("parquet", "csv", "tfrecord", "libsvm", "criteo", "movielens")
 TABLES = ("parquet", "csv", "tfrecord")
@@ -37,17 +38,38 @@ RATED = tuple(f"rated{stars}" for stars in range(1, 6))
 
 @dataclass(frozen=True, slots=True)
 class DataConfig:
-    """Section [data] of a training configuration. path: file, folder or glob, relative to the working folder; format:
-    one of FORMATS, after load_config never empty; label, time, weight: columns of a table (time, weight "": none);
-    label several where the model learns several; the other formats have their own. Of a stream path is its URL, which
-    may hold a password, and format one of STREAMS. follow: a run goes on with what comes, without an end."""
+    """[data]. Other formats than tables and streams have columns of their own for label, time and weight.
 
-    path: str = field(repr=False)
-    format: str = ""
-    label: str | tuple[str, ...] = ""
-    time: str = ""
-    weight: str = ""
-    follow: bool = False
+    Attributes:
+        path: The URL of a stream may hold a password.
+        format: One of FORMATS or STREAMS; after load_config never empty.
+    """
+
+    path: str = field(
+        repr=False,
+        metadata=option(
+            "a file, a folder or a glob, from the working folder; of a stream its URL, `redis://...` or `kafka://...`"
+        ),
+    )
+    format: str = field(
+        default="",
+        metadata=option(
+            "`parquet`, `csv`, `tfrecord`, `libsvm`, `criteo`, `movielens`, `redis`, `kafka`",
+            empty="told by the suffix, or the URL",
+        ),
+    )
+    label: str | tuple[str, ...] = field(
+        default="",
+        metadata=option("the column of the label, 0 to 1; a list: several labels. Wanted for tables and streams"),
+    )
+    time: str = field(default="", metadata=option("the column that the rows are sorted by; of tables and streams"))
+    weight: str = field(
+        default="", metadata=option("the column that says how much a row counts; of tables and streams")
+    )
+    follow: bool = field(
+        default=False,
+        metadata=option("go on with rows as they come, without an end: [following.md](../how-to/following.md)"),
+    )
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -10,13 +10,14 @@ clock of the whole run (the accumulators of adagrad_decay) is made up for when a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.options import option
 
 INITIAL_ACCUMULATOR = 0.1
 
@@ -27,19 +28,22 @@ Float32s = NDArray[np.float32]
 class RowOptions:
     """Options of row optimizers; each reads some of them.
 
-    initial_accumulator: where the squares begin that are added up, and where adagrad_decay keeps them from falling
-    below. l1, l2: of a row's elements; beta: added to the root of the squares. weight_decay: a row loses so much of
-    itself at each of its steps, times the rate. accumulator_decay, decay_steps: what is left of the squares after so
-    many steps of the run.
+    Attributes:
+        initial_accumulator: Where the squares begin that are added up, and where adagrad_decay keeps them from falling
+            below.
     """
 
     initial_accumulator: float = INITIAL_ACCUMULATOR
-    l1: float = 0.0
-    l2: float = 0.0
-    beta: float = 0.0
-    weight_decay: float = 0.004
-    accumulator_decay: float = 0.9
-    decay_steps: int = 100_000
+    l1: float = field(default=0.0, metadata=option("rows that hardly matter become zero (ftrl)"))
+    l2: float = field(default=0.0, metadata=option("of the embeddings (ftrl)"))
+    beta: float = field(default=0.0, metadata=option("added to the root of the squares (ftrl)"))
+    weight_decay: float = field(
+        default=0.004, metadata=option("a row loses so much of itself at each of its steps, times the rate (adamw)")
+    )
+    accumulator_decay: float = field(
+        default=0.9, metadata=option("what is left of the squares after `decay_steps` (adagrad_decay)")
+    )
+    decay_steps: int = field(default=100_000, metadata=option("steps of the run (adagrad_decay)"))
 
     @staticmethod
     def of(given: RowOptions) -> RowOptions:

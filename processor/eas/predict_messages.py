@@ -1,6 +1,6 @@
 """processor/eas/*.proto, compiled: one serialized FileDescriptorProto each, imports before what imports them.
 
-Written by `make protos`; do not edit.
+Written by `make -C loadtest protos`; do not edit.
 """
 
 # fmt: off

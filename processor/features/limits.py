@@ -49,6 +49,7 @@ class RequestLimits:
             "Ids and strings of a request, over all of its inputs; [model.NAME] may have its own",
             between(1, 1 << 31),
             heading=REQUESTS,
+            folded=True,
         ),
     )
     max_body_bytes: int = field(
@@ -63,12 +64,17 @@ class RequestLimits:
             f"How many times its length a compressed body may become, beyond {FREE_NBYTES >> 10} kB",
             between(1, 1 << 31),
             heading=REQUESTS,
+            folded=True,
         ),
     )
     max_json_bytes: int = field(
         default=16 << 20,
         metadata=option(
-            "JSON of a request; binary tensors do not count", between(1, 1 << 32), unit="bytes", heading=REQUESTS
+            "JSON of a request; binary tensors do not count",
+            between(1, 1 << 32),
+            unit="bytes",
+            heading=REQUESTS,
+            folded=True,
         ),
     )
     max_nodes: int = field(
@@ -78,6 +84,7 @@ class RequestLimits:
             "object or a message within it four times",
             between(1, 1 << 31),
             heading=REQUESTS,
+            folded=True,
         ),
     )
 

@@ -26,11 +26,14 @@ class SessionOptions:
             "Sessions of each process that answers; where they are given and workers are not, one does",
             between(0, MAX_SESSIONS, "one per core"),
             heading=COMPUTING,
+            folded=True,
         ),
     )
     threads_per_session: int = field(
         default=1,
-        metadata=option("Threads that one run of an executable may use", between(1, 256), heading=COMPUTING),
+        metadata=option(
+            "Threads that one run of an executable may use", between(1, 256), heading=COMPUTING, folded=True
+        ),
     )
     device_stages: int = field(
         default=0,
@@ -38,11 +41,12 @@ class SessionOptions:
             "Threads that run what sessions have filled, in large batches; for GPUs",
             between(0, 64, "none"),
             heading=COMPUTING,
+            folded=True,
         ),
     )
     policy: Policy = field(
         default="shared",
-        metadata=option("Which session gets a request", one_of(*get_args(Policy)), heading=COMPUTING),
+        metadata=option("Which session gets a request", one_of(*get_args(Policy)), heading=COMPUTING, folded=True),
     )
     batch_window_us: float = field(
         default=0.0,
@@ -51,15 +55,20 @@ class SessionOptions:
             between(0, 10_000_000),
             unit="microseconds",
             heading=COMPUTING,
+            folded=True,
         ),
     )
     max_queue_rows: int = field(
         default=65536,
-        metadata=option("Candidate rows that may wait before shedding", between(1, 1 << 31), heading=COMPUTING),
+        metadata=option(
+            "Candidate rows that may wait before shedding", between(1, 1 << 31), heading=COMPUTING, folded=True
+        ),
     )
     max_queue_ids: int = field(
         default=64 * 65536,
-        metadata=option("Ids of candidates that may wait before shedding", between(1, 1 << 40), heading=COMPUTING),
+        metadata=option(
+            "Ids of candidates that may wait before shedding", between(1, 1 << 40), heading=COMPUTING, folded=True
+        ),
     )
 
 

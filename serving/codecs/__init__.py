@@ -13,7 +13,6 @@ bytes_tensor       KServe's BYTES to Strings
 templates          messages known by their bytes
 messages           classes of the messages, in a descriptor pool of their own
 proto_files        protos/*.proto, compiled
-generate_messages  `make protos`
 """
 
 __all__ = [

@@ -1,6 +1,6 @@
 """serving/codecs/protos/*.proto, compiled: one serialized FileDescriptorProto each, imports before what imports them.
 
-Written by `make protos`; do not edit.
+Written by `make -C loadtest protos`; do not edit.
 """
 
 # fmt: off

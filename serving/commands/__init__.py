@@ -1,12 +1,7 @@
 """The `freshet` command: one module a command or group of them, each imports what it needs when it runs.
 
 cli                 the table of contents
-options_page        docs/reference/options.md
-commands_page       docs/reference/commands.md
-python_page         docs/reference/python.md
-training_keys       what each key of a training file is for
-training_page       docs/reference/training-file.md
-admin_page          docs/reference/admin.md
+folded_help         --help of a command with many options, and --help-all
 completion          what a shell completes
 delta_commands      delta
 serve_command       serve

@@ -26,7 +26,7 @@ from freshet_serving.serving.commands.join_command import join
 from freshet_serving.serving.commands.key_commands import keys_app
 from freshet_serving.serving.commands.recording_commands import recordings_app
 from freshet_serving.serving.commands.repository_commands import repository_app
-from freshet_serving.serving.commands.serve_command import package_version, serve
+from freshet_serving.serving.commands.serve_command import ServeCommand, package_version, serve
 from freshet_serving.serving.commands.table_commands import tables_app
 from freshet_serving.serving.commands.train_command import bench_app, train
 from freshet_serving.serving.commands.usage_errors import usage_line
@@ -56,7 +56,7 @@ def freshet(
     """Online inference serving for recommendation models whose embeddings change every minute."""
 
 
-app.command()(serve)
+app.command(cls=ServeCommand)(serve)
 app.command()(inspect)
 app.command()(explain)
 app.command()(train)

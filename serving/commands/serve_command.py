@@ -14,6 +14,7 @@ from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.extras import DISTRIBUTION
 from freshet_serving.processor.options import default_of
 from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.serving.commands.folded_help import FoldedHelp, HelpAllOption
 from freshet_serving.serving.serve_config import KINDS, OPTIONS, load_config, parsed, split_names
 from freshet_serving.serving.shutdown_watchdog import ShutdownWatchdog
 from freshet_serving.serving.telemetry.logs import enable_faulthandler, log_to_stderr
@@ -24,7 +25,13 @@ END_S = 10.0
 ConfigOption = Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")]
 
 
-def serve(config: str | None, **options: Any) -> None:
+class ServeCommand(FoldedHelp):
+    """The command line of `freshet serve`: the options that few need are folded."""
+
+    folded = frozenset(field.name for field, option in OPTIONS if option.folded)
+
+
+def serve(config: str | None, help_all: bool = False, **options: Any) -> None:
     """Serves a model repository until SIGTERM.
 
     Every option is also an environment variable, FRESHET_HTTP_PORT, and a key of the --config file, http_port.
@@ -78,6 +85,7 @@ def _signature() -> Signature:
             Parameter(field.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, shown])
         )
     parameters.append(Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption))
+    parameters.append(Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotation=HelpAllOption))
     return Signature(parameters)
 
 

@@ -1,7 +1,7 @@
 """Scores the frozen corpus with two commits on this machine, and compares every score to the bit.
 
     python -m tests.corpus.compare BASE [HEAD] [--base-python PYTHON] [--head-python PYTHON] [--only ENTRY ...]
-    make corpus-compare CORPUS_ARGS="HEAD~1 --base-python .venv/bin/python"
+    make -C loadtest corpus ARGS="HEAD~1 --base-python .venv/bin/python"
 
 Each commit is checked out into a git worktree of its own, under a folder for temporary files, and scored by an
 environment of its own: the Python that is given, or what `make install` makes there (minutes). HEAD is this checkout as

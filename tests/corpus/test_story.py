@@ -9,7 +9,7 @@ from freshet_serving.models.publishing.publisher import Publisher
 from tests.corpus.entry import ENTRY, column_document, digests, entries, read_entry
 from tests.corpus.scoring import scored
 from tests.corpus.story import MODEL, Story, requests_of
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 INPUTS = {
     "user": column_document("int64", [1, 2, 99], [3]),

@@ -1,4 +1,4 @@
-"""Requests of the model in tests.packages, in every dialect, as the bytes that go over the wire."""
+"""Requests of the model in tests.support.packages, in every dialect, as the bytes that go over the wire."""
 
 from __future__ import annotations
 

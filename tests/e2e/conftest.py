@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.object_server import ObjectServer
+from tests.support.object_server import ObjectServer
 
 
 @pytest.fixture

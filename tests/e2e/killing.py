@@ -136,7 +136,7 @@ def roll_back(repository, draw):
 
 
 def change(step):
-    """What delta number `step` does to table "user" of tests.packages -> (ids upserted, ids removed)."""
+    """What delta number `step` does to table "user" of tests.support.packages -> (ids upserted, ids removed)."""
     draw = random.Random(step)
     ids = draw.sample(range(60), 12)
     return ids[:9], ids[9:]
@@ -161,7 +161,7 @@ def serve(repository, scratch, seed):
     from freshet_serving.processor.package.delta import write_delta
     from freshet_serving.processor.repository.log.change_log import ChangeLog
     from freshet_serving.processor.repository.model_repository import Repository
-    from tests.packages import make_delta
+    from tests.support.packages import make_delta
 
     draw = random.Random(seed)
     store = Repository(repository)

@@ -26,10 +26,10 @@ import pytest
 from freshet_serving import Client, Ragged
 from tests.e2e.servers import LiveServer, free_port
 from tests.e2e.test_deltas_live import USERS
-from tests.packages import write_package
 from tests.serving.access.certified import Authority
 from tests.serving.access.keyed import Keyed
-from tests.waiting import until
+from tests.support.packages import write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -10,9 +10,9 @@ import pytest
 from freshet_serving.serving.access.key_file import RateLimits
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import USERS
-from tests.packages import write_package
 from tests.serving.access.keyed import Keyed
-from tests.waiting import until
+from tests.support.packages import write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

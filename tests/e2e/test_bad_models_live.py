@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from tests.e2e.servers import LiveServer
-from tests.packages import write_package
-from tests.waiting import until
+from tests.support.packages import write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

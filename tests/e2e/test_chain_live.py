@@ -11,8 +11,8 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.serving.codecs.messages import message
 from tests.e2e.servers import ALONE, LiveServer
-from tests.packages import make_delta, make_weights, reference, tag_id, write_package
-from tests.waiting import until
+from tests.support.packages import make_delta, make_weights, reference, tag_id, write_package
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.e2e,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import FLOATS, PROBE, TAGS, USERS, expected
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import console_pages
-from tests.console_pages import SIZES, VIEWS, overflowing, page_of, show
-from tests.console_stage import MODEL, OTHER, Stage, held, played
 from tests.e2e.explanation import CANNED, LONG
-from tests.waiting import until
+from tests.support import console_pages
+from tests.support.console_pages import SIZES, VIEWS, overflowing, page_of, show
+from tests.support.console_stage import MODEL, OTHER, Stage, held, played
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -284,7 +284,7 @@ def test_nothing_overflows(opened, stage, view, size):
 @pytest.mark.parametrize("view", [*VIEWS, "action"])
 def test_axe_finds_nothing_serious(opened, stage, view, scheme):
     if not AXE.exists():
-        pytest.skip("axe-core is not there: make console-axe")
+        pytest.skip("axe-core is not there: make build/axe/axe.min.js")
     with page_of(opened, stage.address, "desktop", scheme, bypass_csp=True) as page:
         canned(page)
         show(page, "timeline" if view == "action" else view)

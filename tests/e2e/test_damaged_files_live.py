@@ -11,8 +11,8 @@ import pytest
 
 from tests.e2e.servers import ALONE, LiveServer
 from tests.e2e.test_workers_live import samples, workers
-from tests.packages import write_package
-from tests.waiting import until
+from tests.support.packages import write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -12,8 +12,8 @@ import pytest
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.package.tensors import parse_tensors
 from tests.e2e.servers import ALONE, LiveServer
-from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
-from tests.waiting import until
+from tests.support.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.e2e,

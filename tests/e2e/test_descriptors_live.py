@@ -15,8 +15,8 @@ import pytest
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes
 from tests.e2e.test_workers_live import pids, workers
-from tests.packages import write_package
-from tests.waiting import until
+from tests.support.packages import write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

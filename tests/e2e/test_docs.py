@@ -13,7 +13,7 @@ from freshet_serving.processor.package.manifest import Feature, Input, TableEntr
 from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
 from tests.e2e.servers import LiveServer
-from tests.packages import BUCKETS, make_artefact, make_weights, manifest
+from tests.support.packages import BUCKETS, make_artefact, make_weights, manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")]
 

@@ -1,8 +1,8 @@
-"""SIGTERM under load on real servers; `make endings` does the same 50 times."""
+"""SIGTERM under load on real servers; `make -C loadtest endings` does the same 50 times."""
 
 import pytest
 
-from tests.endings import LAYOUTS, rounds
+from tests.programs.endings import LAYOUTS, rounds
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

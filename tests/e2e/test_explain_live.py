@@ -16,9 +16,9 @@ from freshet_serving.processor.package.manifest import CANDIDATE
 from freshet_serving.processor.package.roles import user_features
 from freshet_serving.serving.commands.cli import app
 from tests.e2e.servers import ALONE, LiveServer
-from tests.explained import scores_by_hand
-from tests.packages import make_delta, write_package
-from tests.waiting import until
+from tests.support.explained import scores_by_hand
+from tests.support.packages import make_delta, write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -18,7 +18,7 @@ from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e.following import MODEL, FolderEvents, FollowingTrainer, RedisEvents, learned, sent
 from tests.e2e.servers import ALONE, LiveServer
 from tests.e2e.test_kills import SEED
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.kills, pytest.mark.tensorflow, pytest.mark.long]
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.following import MODEL, FolderEvents, FollowingTrainer, RedisEvents, learned, sent
 from tests.e2e.servers import ALONE, LiveServer
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, pytest.mark.long]
 

@@ -13,8 +13,8 @@ import pytest
 from freshet_serving.serving.codecs.messages import message
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import FLOATS, PROBE, TAGS, USERS, delta_bytes, expected
-from tests.packages import write_package
-from tests.waiting import until
+from tests.support.packages import write_package
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.e2e,

@@ -12,8 +12,8 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e.servers import ALONE, LiveServer
 from tests.e2e.test_after_a_bad_delta import freshet
-from tests.guarded import FAULTS, Stream, as_inputs, write_guarded
-from tests.waiting import until
+from tests.support.guarded import FAULTS, Stream, as_inputs, write_guarded
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 GOOD = 12

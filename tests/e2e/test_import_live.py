@@ -16,8 +16,8 @@ from freshet_serving.processor.package.delta import Delta, TableDelta, write_del
 from freshet_serving.serving.commands.cli import app
 from tests.compiler.imports.foreign import saved, variable
 from tests.e2e.servers import ALONE, LiveServer
-from tests.plugins import environment
-from tests.waiting import until
+from tests.support.plugins import environment
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, pytest.mark.long]
 

@@ -20,7 +20,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e import killing
-from tests.packages import make_inputs, row_of, write_package
+from tests.support.packages import make_inputs, row_of, write_package
 
 pytestmark = [pytest.mark.kills, pytest.mark.long]
 

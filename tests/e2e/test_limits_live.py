@@ -16,7 +16,7 @@ from freshet_serving.serving.codecs.kserve import HEADER_LENGTH
 from freshet_serving.serving.codecs.messages import message
 from tests.e2e.asking import INFER, PREDICT
 from tests.e2e.servers import ALONE, LiveServer
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -8,8 +8,8 @@ import pytest
 
 from freshet_serving.serving.admin.live_stream import MOST_STREAMS
 from tests.e2e.servers import ALONE, LiveServer
-from tests.packages import write_package
-from tests.waiting import until
+from tests.support.packages import write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 MANY, CROWD = 300, 100

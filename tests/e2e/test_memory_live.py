@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from tests.e2e.servers import LiveServer
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

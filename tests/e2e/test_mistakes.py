@@ -25,8 +25,8 @@ from freshet_serving.serving.process_layout import Layout
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.server import Server
 from tests.e2e.mistakes import CSV, MISTAKES, TRAIN, Command, Request, body_of
-from tests.packages import write_package
-from tests.waiting import until
+from tests.support.packages import write_package
+from tests.support.waiting import until
 
 LEAST = 68
 """So many of the seventy are to be answered."""

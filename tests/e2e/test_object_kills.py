@@ -14,8 +14,8 @@ import time
 import pytest
 
 from tests.e2e.test_kills import SEED
-from tests.object_stage import MODEL, PublishingProcess, ReplicaSet, served, upload_package
-from tests.waiting import until
+from tests.support.object_stage import MODEL, PublishingProcess, ReplicaSet, served, upload_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.kills, pytest.mark.e2e, pytest.mark.long]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.servers import ALONE, LiveServer
-from tests.object_stage import Arrivals, PublishingProcess, ReplicaSet, served, upload_package
-from tests.outage import Load
-from tests.waiting import until
+from tests.programs.outage import Load
+from tests.support.object_stage import Arrivals, PublishingProcess, ReplicaSet, served, upload_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def test_two_servers_follow_deltas_and_a_rollback_at_one_reaches_the_other(addre
 
 def test_an_upload_to_one_server_reaches_the_other(address, env, tmp_path):
     from freshet_serving.processor.package.delta import write_delta
-    from tests.packages import make_delta
+    from tests.support.packages import make_delta
 
     with ReplicaSet(address, env, tmp_path, 2) as fleet:
         path = tmp_path / "delta"

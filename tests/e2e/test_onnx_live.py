@@ -22,7 +22,7 @@ from freshet_serving.compiler.imports.importer import import_model
 from freshet_serving.processor.package.delta import Delta, TableDelta, write_delta
 from freshet_serving.processor.repository.version import VersionReader
 from tests.e2e.servers import ALONE, LiveServer
-from tests.plugins import environment
+from tests.support.plugins import environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.tensorflow]
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from tests.e2e.servers import free_port
-from tests.snippets import PAGES, RUN, run, snippets
+from tests.programs.snippets import PAGES, RUN, run, snippets
 
 pytestmark = [
     pytest.mark.e2e,

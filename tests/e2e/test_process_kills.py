@@ -22,7 +22,7 @@ from tests.e2e import killing
 from tests.e2e.test_kills import HANGS_AFTER_S, ROOT, ROUNDS, SEED, open_processor
 from tests.e2e.test_trainer_kills import assert_served, newest
 from tests.models.parallel.test_mpi_launch import is_there
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.kills, pytest.mark.tensorflow, pytest.mark.long]
 

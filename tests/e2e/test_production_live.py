@@ -12,8 +12,8 @@ from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.repository.warmup import WARMUP
 from tests.e2e.asking import rpc_messages
 from tests.e2e.servers import LiveServer
-from tests.packages import make_weights, write_package
-from tests.waiting import until
+from tests.support.packages import make_weights, write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

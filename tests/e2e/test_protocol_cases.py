@@ -13,7 +13,7 @@ from freshet_serving.processor.repository.version import DENSE, VersionWriter
 from freshet_serving.serving.codecs.messages import POOL, message
 from tests.e2e import protocol_cases as cases
 from tests.e2e.servers import LiveServer
-from tests.packages import BUCKETS, make_artefact, make_weights, manifest, write_package
+from tests.support.packages import BUCKETS, make_artefact, make_weights, manifest, write_package
 
 pytestmark = pytest.mark.e2e
 

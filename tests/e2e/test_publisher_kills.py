@@ -22,7 +22,7 @@ from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from tests.e2e.killed_publisher import BIAS, DIM, MODEL, ROWS, state_of
 from tests.models.publishing.torches import WHY, torch_python
-from tests.packages import make_weights, rows_of, write_package
+from tests.support.packages import make_weights, rows_of, write_package
 
 pytestmark = [pytest.mark.kills, pytest.mark.long]
 

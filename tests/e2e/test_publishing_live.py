@@ -10,7 +10,7 @@ from freshet_serving import Publisher
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from tests.e2e.servers import ALONE, LiveServer
 from tests.models.publishing.torches import run_torch
-from tests.packages import make_weights, row_of, write_package
+from tests.support.packages import make_weights, row_of, write_package
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -9,9 +9,9 @@ from freshet_serving.processor.tables.remote.push import push
 from freshet_serving.processor.tables.remote.settings import open_store
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected
-from tests.packages import write_package
 from tests.processor.tables.remote.fakes import RedisServer, needs_redis
-from tests.waiting import until
+from tests.support.packages import write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, needs_redis]
 

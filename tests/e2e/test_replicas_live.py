@@ -13,8 +13,8 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.commands.cli import app
 from tests.e2e.servers import ALONE, LiveServer
-from tests.packages import make_delta, write_package
-from tests.waiting import until
+from tests.support.packages import make_delta, write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

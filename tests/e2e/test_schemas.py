@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from tests.e2e.servers import ALONE, LiveServer
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

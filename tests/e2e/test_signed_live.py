@@ -11,8 +11,8 @@ from freshet_serving.processor.repository.log.chain_record import record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e.servers import ALONE, LiveServer
-from tests.packages import make_delta, write_package
-from tests.waiting import until
+from tests.support.packages import make_delta, write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

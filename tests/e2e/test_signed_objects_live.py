@@ -13,10 +13,10 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.mirror.object_store import open_store
 from freshet_serving.processor.repository.mirror.repositories import open_repository
 from tests.e2e.servers import ALONE
-from tests.object_stage import MODEL, ReplicaSet, served, upload_package
-from tests.outage import Load
-from tests.packages import make_delta
-from tests.waiting import until
+from tests.programs.outage import Load
+from tests.support.object_stage import MODEL, ReplicaSet, served, upload_package
+from tests.support.packages import make_delta
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

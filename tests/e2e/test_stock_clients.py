@@ -17,7 +17,7 @@ import pytest
 
 from tests.e2e.servers import ALONE, LiveServer
 from tests.e2e.test_deltas_live import INPUTS, USERS
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

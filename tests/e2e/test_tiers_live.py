@@ -9,8 +9,8 @@ import pytest
 
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import delta_bytes
-from tests.packages import make_weights, reference, tag_id, write_package
-from tests.waiting import until
+from tests.support.packages import make_weights, reference, tag_id, write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

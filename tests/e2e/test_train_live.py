@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.servers import ALONE, LiveServer
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, pytest.mark.long]
 

@@ -15,8 +15,8 @@ import pytest
 from freshet_serving.processor.package.delta import write_delta
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected
-from tests.packages import make_delta, write_package
-from tests.waiting import until
+from tests.support.packages import make_delta, write_package
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.e2e,

@@ -19,7 +19,7 @@ from freshet_serving import Publisher
 
 def write_served(repository):
     """The small package of the tests: a user's matrix under the name of its table."""
-    from tests.packages import write_package
+    from tests.support.packages import write_package
 
     write_package(repository, users=range(20))
 

@@ -30,8 +30,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from freshet_serving.serving.access.key_file import RateLimits, changing
 from tests.e2e.test_access_clients import SecureServer
 from tests.faults.siege import CLIENTS, MAX_RATIO, PAUSE_S, RESULTS, memory_nbytes, tree
-from tests.packages import write_package
 from tests.serving.access.certified import Authority
+from tests.support.packages import write_package
 
 SECONDS, FROM = 4.0, "127.0.0.2"
 RATES = {"handshakes": 200, "guessed keys": 1000}

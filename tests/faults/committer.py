@@ -27,7 +27,7 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.unrecorded_delta import unrecorded_deltas
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.faults.truth import Change, full_state, weights_of
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 PAUSE_S, ADOPTED_S = 0.15, 60.0
 WAYS = {"upload": 60, "record": 18, "drop": 14, "rollback": 6, "version": 1}

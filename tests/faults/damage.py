@@ -13,7 +13,7 @@ import time
 
 from freshet_serving.processor.package.delta import write_delta
 from tests.faults.truth import Change
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 
 class Skipped(Exception):

@@ -30,7 +30,7 @@ from tests.e2e.servers import ALONE, LiveServer
 from tests.faults import hostile
 from tests.faults.load import HttpSide, Refused, Unsent
 from tests.faults.truth import QUESTIONS
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 ATTACKERS, CLIENTS, PAUSE_S = (1, 4), 4, 0.02

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tests.packages import make_delta, make_weights, reference, tag_id
+from tests.support.packages import make_delta, make_weights, reference, tag_id
 
 IDS, ROWS, REQUESTS = 60, 24, 12
 TAGS = ("a", "b", "c")
@@ -71,7 +71,7 @@ class State:
 
 
 def full_state(version):
-    """A full version as committer publishes it, see tests.packages.write_package."""
+    """A full version as committer publishes it, see tests.support.packages.write_package."""
     return State(dict.fromkeys(range(20), 0), dict.fromkeys(map(tag_id, TAGS), 0), version)
 
 

@@ -1,4 +1,4 @@
-"""`make fuzz`: so many broken inputs through every parser. loadtest/results/fuzz.md has what was run.
+"""`make -C loadtest fuzz`: so many broken inputs through every parser. loadtest/results/fuzz.md has what was run.
 
 A case fails when its parser raises anything but a FreshetError, or takes longer than SLOW_S. The first failures of a
 target are written out, hex; a seed and a number of cases give the same inputs again.
@@ -28,7 +28,7 @@ SHOWN = 3
 
 def main() -> int:
     """0 when every case was decoded or refused."""
-    parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=200_000, help="over all targets [200000]")
     parser.add_argument("--seed", type=int, default=1, help="[1]")
     parser.add_argument("--only", default="", help="targets whose names begin so [all]")
@@ -102,7 +102,8 @@ def keep(out: Path, record) -> None:
     lines = [
         "# Fuzzing",
         "",
-        "Broken inputs through every parser (`make fuzz`): valid ones, changed in one to five places. A case passes",
+        "Broken inputs through every parser (`make -C loadtest fuzz`): valid ones, changed in one to five places. A "
+        "case passes",
         "when the parser decodes it, and the engine binds what it decoded, or refuses it with an error of its own,",
         f"each within {SLOW_S:g} s.",
         "",

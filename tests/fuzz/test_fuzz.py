@@ -1,4 +1,4 @@
-"""A small part of `make fuzz` with every run of the tests."""
+"""A small part of `make -C loadtest fuzz` with every run of the tests."""
 
 from random import Random
 

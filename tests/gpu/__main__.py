@@ -1,4 +1,4 @@
-"""`make gpu-bundle` and `make gpu-check`: the whole GPU side, on a machine that has one, and a report of it.
+"""`make -C loadtest gpu-bundle` and `make gpu-check`: the whole GPU side on a machine that has one, and a report.
 
     python -m tests.gpu bundle --out build/gpu-bundle       with TensorFlow; no GPU
     python -m tests.gpu check --bundle build/gpu-bundle     with a GPU; no TensorFlow
@@ -82,7 +82,8 @@ def _check(options: argparse.Namespace) -> int:
         print(f"gpu-check skipped: {missing}")
         return 0
     if not (options.bundle / "bundle.json").is_file():
-        print(f"gpu-check: no bundle in {options.bundle}: run `make gpu-bundle`, here or elsewhere", file=sys.stderr)
+        hint = "run `make -C loadtest gpu-bundle`, here or elsewhere"
+        print(f"gpu-check: no bundle in {options.bundle}: {hint}", file=sys.stderr)
         return 2
     from tests.gpu.steps import STEPS
 

@@ -1,4 +1,4 @@
-"""`make gpu-bundle`: what `make gpu-check` takes to a machine that has a GPU and neither TensorFlow nor the Internet.
+"""`make -C loadtest gpu-bundle`: what `make gpu-check` takes to a machine with a GPU and no TensorFlow or Internet.
 
 bundle.json                what made it
 repository/bench/1/        the benchmark's DeepFM: tables, dense weights, ONNX and StableHLO for every bucket and role

@@ -96,7 +96,7 @@ def test_without_a_gpu_the_check_says_so_and_is_no_failure(monkeypatch, capsys):
 
 def test_without_a_bundle_the_check_says_how_to_make_one(tmp_path, capsys):
     assert command.main(["check", "--device", "cpu", "--bundle", str(tmp_path)]) == 2
-    assert "run `make gpu-bundle`" in capsys.readouterr().err
+    assert "run `make -C loadtest gpu-bundle`" in capsys.readouterr().err
 
 
 def test_a_report_has_a_line_a_step_whatever_it_holds():

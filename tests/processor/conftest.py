@@ -3,10 +3,10 @@
 import pytest
 
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from tests.packages import write_package
 from tests.processor.engines import USERS, processors
 from tests.processor.repository.mirror.bucket import Bucket
 from tests.processor.repository.mirror.sides import opened, publish
+from tests.support.packages import write_package
 
 
 @pytest.fixture

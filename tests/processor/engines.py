@@ -7,7 +7,7 @@ import numpy as np
 
 from freshet_serving.processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.package.delta import write_delta
-from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id
+from tests.support.packages import make_delta, make_inputs, make_weights, reference, tag_id
 
 USERS = range(20)
 TAGS = [["a", "zz", "b", "c"][: u % 5] for u in range(5000)]

@@ -7,8 +7,8 @@ from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.overview import version_stats
 from freshet_serving.processor.versions.policy import ModelPolicy
-from tests.packages import make_inputs, make_weights, write_package
-from tests.waiting import until
+from tests.support.packages import make_inputs, make_weights, write_package
+from tests.support.waiting import until
 
 USERS = range(6)
 POLICY = {

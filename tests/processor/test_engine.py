@@ -20,7 +20,6 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import storage as storage_module
 from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.sessions.session_options import GroupConfig
-from tests.packages import make_delta, write_package
 from tests.processor.engines import (
     TIMEOUT_S,
     USERS,
@@ -31,6 +30,7 @@ from tests.processor.engines import (
     request,
     scores,
 )
+from tests.support.packages import make_delta, write_package
 
 
 def test_initialize_serves_the_newest_version_and_scores_as_plain_numpy_does(root, open_processor):

@@ -9,8 +9,8 @@ from freshet_serving.processor.package.delta import read_delta_file
 from freshet_serving.processor.package.tensors import map_file
 from freshet_serving.processor.repository.mapped_file import MappedFile
 from freshet_serving.processor.repository.version import VersionReader
-from tests.descriptors import few_descriptors
-from tests.packages import write_package
+from tests.support.descriptors import few_descriptors
+from tests.support.packages import write_package
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EIO, errno.ESTALE])

@@ -9,7 +9,7 @@ import pytest
 
 from freshet_serving.processor.memory import ScratchFile, advise, attach, gather, pieces, private_copy, reserve, share
 from freshet_serving.processor.package.tensors import map_file
-from tests.descriptors import open_fds, settled_fds
+from tests.support.descriptors import open_fds, settled_fds
 
 
 def resident_nbytes():

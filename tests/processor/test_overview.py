@@ -10,7 +10,7 @@ from freshet_serving.processor.errors import Expired
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.overview import model_stats, version_stats
 from freshet_serving.processor.package.delta import write_delta
-from tests.packages import make_delta, make_inputs, write_package
+from tests.support.packages import make_delta, make_inputs, write_package
 
 USERS = range(20)
 

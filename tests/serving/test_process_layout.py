@@ -6,7 +6,7 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.resource_limits import ResourceLimits
 from freshet_serving.serving.process_layout import Layout, ModelFootprint
 from freshet_serving.serving.serve_config import ServeConfig
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 GIB, NONE = 1 << 30, ModelFootprint()
 REMOTE = {"remote_url": "redis://host", "remote_tables": ["ctr/user"]}

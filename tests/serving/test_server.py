@@ -21,7 +21,7 @@ from freshet_serving.serving.front import catalog
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.server import DRAIN_STEPS, Server
 from tests.serving.fakes import FakeProcessor
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -1,4 +1,4 @@
-"""The files on the way of a predict and of a delta, each in one process around the small model of tests.packages.
+"""The files on the way of a predict and of a delta, each in one process around tests.support.packages' model.
 
 - predict: `freshet serve` with one process that computes inline, on a connection that is kept open; JSON, TensorFlow
   Serving's dialect. From the bytes of the request to those of the reply.
@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.packages import write_package
 from tests.structure.recorder import Recorder
-from tests.waiting import until
+from tests.support.packages import write_package
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 MODEL, USERS = "small", range(20)
@@ -89,7 +89,7 @@ def object_delta() -> list[str] | str:
     if missing:
         return f"not taken: {' and '.join(missing)} is not installed (extras objects and dev)"
     from freshet_serving.processor.repository.mirror.object_store import open_store
-    from tests.object_server import ObjectServer
+    from tests.support.object_server import ObjectServer
 
     with ObjectServer() as server, tempfile.TemporaryDirectory() as folder, _environment(server.env):
         made, address = Path(folder, "made"), server.address("prod")
@@ -144,7 +144,7 @@ def _publisher(address: str, env: dict[str, str]) -> Iterator[Callable[[int], No
 def _publish(address: str) -> None:
     from freshet_serving.processor.repository.log.change_log import ChangeLog
     from freshet_serving.processor.repository.mirror.repositories import open_repository
-    from tests.packages import make_delta
+    from tests.support.packages import make_delta
 
     change_log = ChangeLog.of(open_repository(address).version(MODEL, 1))
     for line in sys.stdin:

@@ -18,7 +18,6 @@ from pathlib import Path
 PREFIX = "freshet_serving"
 FLOORS = (PREFIX, "serving", "models", "compiler", "processor", "loadtest")
 MEASURING = "loadtest"
-HELP_COLUMNS = 80
 ONE_WORD = re.compile(r"_?[A-Z][a-z0-9]*")
 TARGET = re.compile(r"^([a-z][a-z0-9-]*(?: [a-z][a-z0-9-]*)*):(?!=)", re.MULTILINE)
 
@@ -148,12 +147,12 @@ class Sources:
         return sorted({name for match in TARGET.finditer(text) for name in match[1].split()})
 
 
-def help_lines(root: Path) -> int:
-    """Return how many lines `freshet serve --help` prints on a terminal of 80 columns."""
+def help_lines(root: Path, columns: int) -> int:
+    """Return how many lines `freshet serve --help` prints on a terminal of so many columns."""
     done = subprocess.run(
         [sys.executable, "-m", "freshet_serving", "serve", "--help"],
         cwd=root,
-        env={**os.environ, "COLUMNS": str(HELP_COLUMNS), "NO_COLOR": "1"},
+        env={**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"},
         capture_output=True,
         text=True,
         check=True,

@@ -79,8 +79,8 @@ def test_links_to_top_folders_are_not_counted_twice(sources):
 
 
 def test_the_report_says_why_a_way_was_not_taken(sources):
-    text = page(sources, {"a predict": ["a.py", "b.py"], "an object-store delta": "not taken: no moto"}, 60)
+    text = page(sources, {"a predict": ["a.py", "b.py"], "an object-store delta": "not taken: no moto"}, {80: 60})
     assert "| files on the way of a predict | 2 | 43 |" in text
     assert "| files on the way of an object-store delta | not taken: no moto | 38 |" in text
     assert "- a.py\n- b.py" in text
-    assert "| lines of `freshet serve --help` | 60 | 197 |" in text
+    assert "| lines of `freshet serve --help`, 80 columns | 60 | 197 |" in text

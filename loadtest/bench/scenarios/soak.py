@@ -85,7 +85,7 @@ class SoakActions:
 
 
 def run(bench: Bench) -> Result:
-    """`make soak`: memory at the end over memory once settled, p99 of the last tenth over the first, no error."""
+    """`make -C loadtest soak`: memory at the end over settled, p99 of the last tenth over the first, no error."""
     bench = replace(bench, work=bench.work / "soak", table_rows=min(ROWS, bench.table_rows))
     bench.work.mkdir()
     result = Result("soak", f"Soak of {bench.minutes:g} minutes at {LOAD:.0%} load")

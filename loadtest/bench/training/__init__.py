@@ -1,4 +1,4 @@
-"""Training beside its peers: `make bench-train`, the time of a step; `make bench-quality`, the AUC.
+"""Training beside its peers: `make -C loadtest train`, the time of a step; `make -C loadtest quality`, the AUC.
 
 race          the sides of a step, in turn, their threads and settings tuned first; loadtest/results/train.md
 race_shape    the network and the rows that all sides learn

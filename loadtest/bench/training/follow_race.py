@@ -1,4 +1,4 @@
-"""`make bench-follow`: what it is worth to publish all the time; loadtest/results/follow.md.
+"""`make -C loadtest follow`: what it is worth to publish all the time; loadtest/results/follow.md.
 
 `freshet train --follow` learns MovieLens' events in their order, in a process of its own, as they come by a folder of
 Parquet files, by a Redis stream and by Kafka. Two engines serve what it publishes: one follows its deltas, the other
@@ -271,7 +271,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-follow", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest follow", description=__doc__)
     add = parser.add_argument
     add("--data", default=os.environ.get("FRESHET_DATA", ""), help="folder that has ml-1m")
     add("--only", default="folder,redis,kafka")
@@ -290,7 +290,7 @@ def main() -> None:
     senders = {name: follow(name, source, arguments, console) for name in arguments.only.split(",")}
     result = {
         "machine": machine(),
-        "origin": origin("bench-follow", "BENCH_ARGS", sys.argv[1:]),
+        "origin": origin("-C loadtest follow", "ARGS", sys.argv[1:]),
         "full_rows": arguments.full_rows,
         "delta_rows": arguments.delta_rows,
         "stretches": arguments.stretches,

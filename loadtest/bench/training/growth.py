@@ -1,4 +1,4 @@
-"""`make bench-growth`: steps of training while a table grows to 50 million rows; loadtest/results/train-growth.md.
+"""`make -C loadtest growth`: steps of training while a table grows to 50M rows; loadtest/results/train-growth.md.
 
 8 features read one table of dim 16 by adagrad, 4,096 rows a step, so 32,768 ids, of which one in 50 is new. A second
 trainer, whose table begins each size anew with a million rows, takes turns with it in the same process. Ids are drawn
@@ -222,7 +222,7 @@ def _ratio(large: Sequence[float], small: Sequence[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-growth", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest growth", description=__doc__)
     add = parser.add_argument
     add("--sizes", type=float, nargs="+", default=list(SIZES), help="millions of rows, ascending")
     add("--rounds", type=int, default=15)
@@ -230,7 +230,7 @@ def main() -> None:
     add("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     console = Console(stderr=True, highlight=False)
-    results: dict[str, Any] = {"machine": machine(), "origin": origin("bench-growth", "BENCH_ARGS", sys.argv[1:])}
+    results: dict[str, Any] = {"machine": machine(), "origin": origin("-C loadtest growth", "ARGS", sys.argv[1:])}
     results["sizes"] = []
     arguments.out.mkdir(parents=True, exist_ok=True)
     growth = Growth(MILLION, BATCH_ROWS)

@@ -1,4 +1,4 @@
-"""`make bench-join`: labels that come late, joined, and what is learned of them; loadtest/results/join.md.
+"""`make -C loadtest join`: labels that come late, joined, and what is learned of them; loadtest/results/join.md.
 
 Clicks are made up with a known truth (models.data.synthetic: 300 users, 200 items of which one leaves every 20,000
 rows), at two paces: one at which the world hardly moves while a label is awaited, and one eight times as fast. A model
@@ -302,7 +302,7 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console()
     results: dict[str, Any] = {
-        "origin": origin("bench-join", "BENCH_ARGS", sys.argv[1:]),
+        "origin": origin("-C loadtest join", "ARGS", sys.argv[1:]),
         "machine": machine(),
         "seeds": [],
     }

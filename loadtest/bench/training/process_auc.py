@@ -1,7 +1,7 @@
 """The AUC of the synthetic stream, each batch scored before it is learned, by one process or several under mpiexec.
 
 With --optimizer, ids wait for their rows and leave, gradients are clipped, and it is that optimizer's: what
-`make bench-processes-grid` compares. Says "scores" and those of the rows that follow 100 batches, as hexadecimal
+`make -C loadtest processes-grid` compares. Says "scores" and those of the rows that follow 100 batches, as hexadecimal
 float32, then "auc" and the AUC of the last half of the rows.
 """
 

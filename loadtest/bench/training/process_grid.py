@@ -1,4 +1,4 @@
-"""`make bench-processes-grid`: what several processes learn beside what one learns, by every optimizer;
+"""`make -C loadtest processes-grid`: what several processes learn beside what one learns, by every optimizer;
 loadtest/results/train-processes-grid.md.
 
 On the same global batches of 256 rows of the synthetic stream: ids of users have a row once they came twice, items
@@ -54,13 +54,13 @@ def passed(results: dict[str, Any]) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-processes-grid", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest processes-grid", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=list(OPTIMIZERS), default=list(OPTIMIZERS))
     parser.add_argument("--rows", type=int, default=60_000)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     console = Console(stderr=True, highlight=False)
-    made = origin("bench-processes-grid", "BENCH_ARGS", sys.argv[1:])
+    made = origin("-C loadtest processes-grid", "ARGS", sys.argv[1:])
     results: dict[str, Any] = {"machine": machine(), "origin": made, "rows": arguments.rows, "optimizers": {}}
     for optimizer in arguments.only:
         wanted, auc = learned(optimizer, 1, arguments.rows)

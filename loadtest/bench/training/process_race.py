@@ -1,4 +1,4 @@
-"""`make bench-processes`: two processes of one core each that learn together, beside one of one core;
+"""`make -C loadtest processes`: two processes of one core each that learn together, beside one of one core;
 loadtest/results/train-processes.md.
 
 Both sides are there all the time and take turns, so many steps each, on the same global batches; a ratio is of the rows
@@ -178,7 +178,7 @@ def auc_of(processes: int, wire: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-processes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest processes", description=__doc__)
     add = parser.add_argument
     add("--only", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     add("--rounds", type=int, default=15)
@@ -186,7 +186,7 @@ def main() -> None:
     add("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     console = Console(stderr=True, highlight=False)
-    results: dict[str, Any] = {"machine": machine(), "origin": origin("bench-processes", "BENCH_ARGS", sys.argv[1:])}
+    results: dict[str, Any] = {"machine": machine(), "origin": origin("-C loadtest processes", "ARGS", sys.argv[1:])}
     results["shapes"] = []
     for shape in arguments.only:
         sides = {"one": TurnSide(shape, 1), "two": TurnSide(shape, 2)}

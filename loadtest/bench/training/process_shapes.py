@@ -64,4 +64,4 @@ SHAPES = {
     "single ids": ProcessShape(26, 1, 4096, 300_000, (16,)),
     "deepfm": ProcessShape(8, 1, 4096, 1_000_000, (256, 128, 64)),
 }
-"""Two in which rows are most of the work, and the network of bench-train."""
+"""Two in which rows are most of the work, and the network of loadtest.bench.training.race."""

@@ -1,4 +1,4 @@
-"""`make bench-quality`: AUC beside plain Keras and FuxiCTR on MovieLens-1M; loadtest/results/train-quality.md.
+"""`make -C loadtest quality`: AUC beside plain Keras and FuxiCTR on MovieLens-1M; loadtest/results/train-quality.md.
 
 Rows in order of time: 80 % are learned, the next 10 % choose, the last 10 % are what is reported. All sides have the
 same network (Freshet's zoo builds Keras' too, with the same first weights), the same eight features, shuffled rows, and
@@ -126,7 +126,7 @@ class Runs:
         kept = out / "train-quality.json"
         found = json.loads(kept.read_bytes()) if kept.exists() else {}
         self.results: dict[str, Any] = found if found.get("rows") == rows else {"rows": rows, "archs": {}}
-        self.results |= {"machine": machine(), "origin": origin("bench-quality", "BENCH_ARGS", sys.argv[1:])}
+        self.results |= {"machine": machine(), "origin": origin("-C loadtest quality", "ARGS", sys.argv[1:])}
 
     def of(self, arch: str, name: str, steps: Sequence[Step], side: Side) -> Way:
         """Tries a side's ways on the first seed, and runs the others with the best of them, its epochs included."""
@@ -183,7 +183,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-quality", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest quality", description=__doc__)
     add = parser.add_argument
     add("--only", nargs="+", choices=ARCHS, default=list(ARCHS), help="networks")
     add("--rows", type=int, default=0, help="the first so many; 0: all")

@@ -1,4 +1,4 @@
-"""`make bench-train`: steps of training beside PyTorch's and Keras'; loadtest/results/train.md.
+"""`make -C loadtest train`: steps of training beside PyTorch's and Keras'; loadtest/results/train.md.
 
 All sides learn the same rows by the same network in batches of the same size, each in a process of its own, all alive
 at once, in turn, again and again; a turn is as many steps as take about --seconds. A ratio is of one round's turns.
@@ -176,7 +176,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest train", description=__doc__)
     add = parser.add_argument
     add("--rounds", type=int, default=7)
     add("--seconds", type=float, default=4.0, help="length of a turn")
@@ -188,7 +188,7 @@ def main() -> None:
     console = Console(stderr=True, highlight=False)
     kept = arguments.out / "train.json"
     results = json.loads(kept.read_bytes()) if kept.exists() else {"races": {}}
-    results |= {"machine": machine(), "origin": origin("bench-train", "BENCH_ARGS", sys.argv[1:])}
+    results |= {"machine": machine(), "origin": origin("-C loadtest train", "ARGS", sys.argv[1:])}
     for batch_rows in arguments.batches:
         shape = RaceShape(batch_rows, arguments.table_rows)
         console.print(f"[bold]batches of {batch_rows:,}[/bold]")

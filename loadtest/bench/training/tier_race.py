@@ -1,4 +1,4 @@
-"""`make bench-tiers`: tables four times as large as their memory, beside the same tables in memory;
+"""`make -C loadtest tiers`: tables four times as large as their memory, beside the same tables in memory;
 loadtest/results/train-tiers.md.
 
 Two trainers in one process learn the same rows in turn: DeepFM over 8 ids, each with a table of its own, drawn with a
@@ -138,7 +138,7 @@ def race(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
             logs = [table.tiers for table in tiers.trainer.own.values() if table.tiers is not None]
             return {
                 "machine": machine(),
-                "origin": origin("bench-tiers", "BENCH_ARGS", sys.argv[1:]),
+                "origin": origin("-C loadtest tiers", "ARGS", sys.argv[1:]),
                 "table_rows": arguments.table_rows,
                 "batch_rows": arguments.batch_rows,
                 "budget_mb": budget_mb,
@@ -185,7 +185,7 @@ def page(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-tiers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest tiers", description=__doc__)
     add = parser.add_argument
     add("--table-rows", type=int, default=500_000, help="of each of the tables")
     add("--batch-rows", type=int, default=4096)

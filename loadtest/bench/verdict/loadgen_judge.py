@@ -1,4 +1,4 @@
-"""`make verdict-loadgen`: the server, judged by MLCommons' LoadGen; loadtest/results/verdict-loadgen.md and its logs.
+"""`make -C loadtest verdict-loadgen`: the server, judged by MLCommons' LoadGen; loadtest/results/verdict-loadgen.md.
 
 LoadGen drives `freshet serve` as it starts without options, from a process of its own, over binary KServe and over
 gRPC. Its own verdict and logs are kept. This is no MLPerf result: runs are shorter, tables smaller, data drawn.
@@ -249,7 +249,7 @@ def verdicts(results: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make verdict-loadgen", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest verdict-loadgen", description=__doc__)
     add = parser.add_argument
     add("--seconds", type=float, default=600.0, help="of the runs that are reported")
     add("--search-seconds", type=float, default=30.0, help="of a run of the search")
@@ -262,7 +262,7 @@ def main() -> None:
     add("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     console = Console(stderr=True, highlight=False)
-    about = {"machine": machine(), "origin": origin("verdict-loadgen", "BENCH_ARGS", sys.argv[1:])}
+    about = {"machine": machine(), "origin": origin("-C loadtest verdict-loadgen", "ARGS", sys.argv[1:])}
     name = "verdict-loadgen" + ("" if arguments.latency_ms == LATENCY_MS else f"-{arguments.latency_ms:g}-ms")
     with TemporaryDirectory(prefix="freshet-verdict-") as folder:
         work = Path(folder)

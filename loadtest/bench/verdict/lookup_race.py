@@ -1,4 +1,4 @@
-"""`make verdict-lookup`: lookups and pooling beside FBGEMM's CPU kernel; loadtest/results/verdict-lookup.md.
+"""`make -C loadtest verdict-lookup`: lookups, pooling beside FBGEMM's CPU kernel; loadtest/results/verdict-lookup.md.
 
 8 tables of 200,000 rows of 128, lists of 1 to 39 ids a row drawn from a power law, 512 rows a call, sums in float32,
 one thread each; each side in a process of its own, all alive at once, in turn. Freshet finds each id in its table's
@@ -62,7 +62,7 @@ def verdicts(results: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make verdict-lookup", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest verdict-lookup", description=__doc__)
     add = parser.add_argument
     add("--rounds", type=int, default=11)
     add("--seconds", type=float, default=0.5, help="length of a turn")
@@ -76,7 +76,7 @@ def main() -> None:
     if not arguments.fbgemm:
         parser.error("--fbgemm or FRESHET_FBGEMM_PYTHON is to name a Python that has torch and fbgemm-gpu-cpu")
     console = Console(stderr=True, highlight=False)
-    results = {"machine": machine(), "origin": origin("verdict-lookup", "BENCH_ARGS", sys.argv[1:]), "races": {}}
+    results = {"machine": machine(), "origin": origin("-C loadtest verdict-lookup", "ARGS", sys.argv[1:]), "races": {}}
     for kind in TYPES:
         console.print(f"[bold]rows as {kind}[/bold]")
         sides = contestants(kind, arguments.fbgemm)

@@ -1,4 +1,4 @@
-"""`make verdict-perf-analyzer`: measured by Triton's perf_analyzer; loadtest/results/verdict-perf-analyzer.md.
+"""`make -C loadtest verdict-perf-analyzer`: Triton's perf_analyzer; loadtest/results/verdict-perf-analyzer.md.
 
 perf_analyzer, Triton's own load generator in C++, asks `freshet serve` as it starts without options, over HTTP and over
 gRPC, as it would ask Triton: it reads the model's metadata and configuration, keeps so many requests under way, and
@@ -123,7 +123,7 @@ def verdicts(results: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make verdict-perf-analyzer", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest verdict-perf-analyzer", description=__doc__)
     add = parser.add_argument
     add("--rounds", type=int, default=5)
     add("--seconds", type=float, default=2.0, help="of one of perf_analyzer's windows, and of wrk's turns")
@@ -145,7 +145,7 @@ def main() -> None:
     analyzer = PerfAnalyzer(arguments.program, arguments.libraries, arguments.seconds)
     results: dict[str, Any] = {
         "machine": machine(),
-        "origin": origin("verdict-perf-analyzer", "BENCH_ARGS", sys.argv[1:]),
+        "origin": origin("-C loadtest verdict-perf-analyzer", "ARGS", sys.argv[1:]),
         "version": analyzer.version(),
         "turns": {},
     }

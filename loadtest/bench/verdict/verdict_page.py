@@ -1,4 +1,4 @@
-"""`make verdict`: what judges that others made say; loadtest/results/verdict.md.
+"""`make -C loadtest verdict`: what judges that others made say; loadtest/results/verdict.md.
 
 Each judge has a command and a page of its own, with everything that it was told and what was scaled down. Here is what
 each said last, on the machine and the day that are named beside it.
@@ -41,7 +41,7 @@ def page(folder: Path) -> str:
         path = folder / f"{judge.name}.json"
         lines += ["", f"## {judge.title}", ""]
         if not path.exists():
-            lines.append(f"Not run yet: `make {judge.name}`.")
+            lines.append(f"Not run yet: `make -C loadtest {judge.name}`.")
             continue
         results = json.loads(path.read_bytes())
         about, made = results["machine"], results["origin"]

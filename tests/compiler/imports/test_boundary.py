@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from freshet_serving.compiler.imports.boundary import Boundary
 from freshet_serving.processor.package.manifest import Feature, Input, StageEntry
-from tests.packages import manifest
+from tests.support.packages import manifest
 
 
 def test_every_column_of_the_dense_input_has_one_sender():

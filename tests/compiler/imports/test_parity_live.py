@@ -9,7 +9,7 @@ from freshet_serving.processor.package.delta import Delta, TableDelta, write_del
 from freshet_serving.processor.repository.version import VersionReader, table_file
 from tests.compiler.imports.foreign import MODELS, variable
 from tests.e2e.servers import ALONE, LiveServer
-from tests.plugins import environment
+from tests.support.plugins import environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, pytest.mark.long]
 

@@ -15,7 +15,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest import Feature
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.recompiling.versions import DIM, compiled, parquet, publish, scores
-from tests.packages import open_version
+from tests.support.packages import open_version
 
 pytestmark = pytest.mark.tensorflow
 

@@ -28,7 +28,7 @@ from freshet_serving.processor.package.delta import Delta
 from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 from tests.compiler.recompiling.versions import USERS, Silent, compiled, parquet, publish, scores
-from tests.packages import open_version
+from tests.support.packages import open_version
 
 pytestmark = pytest.mark.tensorflow
 

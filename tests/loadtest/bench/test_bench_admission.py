@@ -1,4 +1,4 @@
-"""`make bench-admission`: every setting is measured on rows of its own, told and drawn."""
+"""`make -C loadtest admission`: every setting is measured on rows of its own, told and drawn."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from loadtest.bench.bench_admission import KINDS, SparedTable, draw, page, summa
 from loadtest.bench.labelled_tables import TABLES
 
 pytestmark = pytest.mark.tensorflow
-ABOUT = {"machine": {"cores": 2, "cpu": "a CPU"}, "origin": {"command": "make bench-admission", "date": "today"}}
+ABOUT = {"machine": {"cores": 2, "cpu": "a CPU"}, "origin": {"command": "make -C loadtest admission", "date": "today"}}
 
 
 def line(what, amount, nbytes, *aucs):

@@ -49,7 +49,7 @@ def test_a_measurement_is_a_document_that_the_page_tells(monkeypatch):
     assert all(found["best"][side] in ways and min(ways.values()) > 0 for side, ways in found["rows_per_s"].items())
     assert list(found["stages"]) == ["read", "transform", "look up", "step", "update"]
     ratio = dict.fromkeys(("median", "low", "high"), 0.5) | {"name": "a / b", "a_ns": 500.0, "b_ns": 1000.0}
-    about = {"machine": {"cores": 2, "cpu": "a CPU"}, "origin": {"command": "make bench-data", "date": "today"}}
+    about = {"machine": {"cores": 2, "cpu": "a CPU"}, "origin": {"command": "make -C loadtest data", "date": "today"}}
     told = page(about | found | {"ratios": [ratio]})
     assert "| a / b | 2.00 | 2.00 to 2.00 | 2,000,000 | 1,000,000 |" in told
     assert told.count("**") == 2 * len(found["best"])

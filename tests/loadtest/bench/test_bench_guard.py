@@ -35,7 +35,7 @@ def test_the_page_tells_of_good_streams_poison_and_costs_with_the_guard_before()
         "preview_ms": 2.0,
     }
     before = {"s": {"good": good | {"held": [], "waited": []}, "poisons": {"zeroed": outcome("served")}}}
-    origin = {"date": "2026-01-01", "command": "make bench-guard"}
+    origin = {"date": "2026-01-01", "command": "make -C loadtest guard"}
     text = page(
         {
             "machine": {"cores": 2, "cpu": "x"},

@@ -33,7 +33,7 @@ def test_the_page_counts_tables_that_moved_and_those_that_are_worse():
         keys = ("full_auc", "full_log_loss", "end_auc", "end_log_loss")
         return one | {key: [(low + high) / 2, low, high] for key in keys}
 
-    origin = {"date": "2026-01-01", "command": "make bench-small-tables"}
+    origin = {"date": "2026-01-01", "command": "make -C loadtest small-tables"}
     text = page(
         {
             "machine": {"cores": 2, "cpu": "x"},

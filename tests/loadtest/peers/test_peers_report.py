@@ -28,7 +28,7 @@ def result(name, factor=2.0, refused=""):
         "variants": [] if refused else [document(v) for v in variants],
         "machine": machine,
         "layout": "workers=2 compute=inline",
-        "origin": origin("bench-peers", "PEERS_ARGS", ["--only", "mosec", "--out", "elsewhere"]),
+        "origin": origin("-C loadtest peers", "ARGS", ["--only", "mosec", "--out", "elsewhere"]),
         "settings": asdict(PeerSettings()),
         "goals": {str(n): goal for n, goal in GOALS.items()},
     }
@@ -48,7 +48,7 @@ def test_a_peer_that_could_not_be_run_stands_in_the_report_with_its_reason(tmp_p
         "| median latency at light load, ms, 64 candidates | 1 | 1.2 | 1.20 | 1.20 to 1.20 | `--workers 1 --batch 1` |"
         in page
     )
-    assert '`make bench-peers PEERS_ARGS="--only mosec"`' in page
+    assert '`make -C loadtest peers ARGS="--only mosec"`' in page
     assert "Freshet: `freshet serve`, workers=2 compute=inline." in page
     assert "could not be run" in summary(stored)
     assert {p.name for p in tmp_path.iterdir()} == {"peers.json", "peers.md", "peers.png"}

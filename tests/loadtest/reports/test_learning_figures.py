@@ -57,10 +57,10 @@ def test_a_report_that_is_there_is_a_run_of_its_command(tmp_path, monkeypatch):
     assert learning_runs() == {}
     document = {
         "machine": {"cores": 2, "cpu": "x"},
-        "origin": {"command": "make bench-follow", "date": "2026-11-23"},
+        "origin": {"command": "make -C loadtest follow", "date": "2026-11-23"},
         "senders": {"folder": {"auc": {"fresh": 0.7, "daily": 0.6}}},
     }
     (tmp_path / "follow.json").write_text(json.dumps(document))
     (run,) = learning_runs().values()
-    assert run.made.startswith("`make bench-follow`, 2026-11-23")
+    assert run.made.startswith("`make -C loadtest follow`, 2026-11-23")
     assert list(run.figures) == ["folder"]

@@ -22,9 +22,9 @@ def test_one_request_that_failed_is_a_miss_and_so_is_being_late():
 
 def test_reports_that_are_not_there_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(figure_sources, "RESULTS", tmp_path)
-    about = {"machine": machine(), "origin": origin("bench-objects", "BENCH_ARGS", [])}
+    about = {"machine": machine(), "origin": origin("-C loadtest objects", "ARGS", [])}
     races = {"two replicas": {"p50_ms": 200.0, "p99_ms": 300.0}}
     (tmp_path / "objects.json").write_text(json.dumps({**about, "races": races}))
     (run,) = store_runs().values()
     assert run.find("two").text == "200 / 300 ms"
-    assert "make bench-objects" in run.made
+    assert "make -C loadtest objects" in run.made

@@ -17,7 +17,7 @@ from freshet_serving.models.data.decoding import DecoderPool
 from freshet_serving.models.data.decoding_child import FRAME_NBYTES, HEAD, frames, main, plain
 from freshet_serving.models.data.files import ParquetFile
 from freshet_serving.processor.errors import BadInput, NotReady
-from tests.waiting import until
+from tests.support.waiting import until
 
 ROWS = 40_000
 MEMORY_NBYTES = 256 << 20

@@ -6,7 +6,7 @@ import sys
 
 from freshet_serving.models.parallel.liveness import SOCKET, LivenessClient, LivenessRegistry
 from tests.models.parallel.starting import ROOT
-from tests.waiting import until
+from tests.support.waiting import until
 
 PROCESS = (
     "import sys; from freshet_serving.models.parallel.liveness import LivenessClient\n"

@@ -14,7 +14,7 @@ from freshet_serving.models.parallel.mpi_launch import Relay, death
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import how_to_install
 from tests.models.parallel.starting import PATIENCE_S, ROOT
-from tests.waiting import until
+from tests.support.waiting import until
 
 BANNER = """
 ===================================================================================

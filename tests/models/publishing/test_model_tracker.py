@@ -12,7 +12,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import read_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.packages import make_weights, row_of, rows_of, write_package
+from tests.support.packages import make_weights, row_of, rows_of, write_package
 
 BIAS = "mlp_0/bias"
 ROWS = 20

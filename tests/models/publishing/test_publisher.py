@@ -13,7 +13,7 @@ from freshet_serving.processor.package.delta import read_delta, write_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.damage import repair
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.packages import make_delta, make_weights, row_of, rows_of, tag_id, write_package
+from tests.support.packages import make_delta, make_weights, row_of, rows_of, tag_id, write_package
 
 ROOT = Path(__file__).parents[3]
 

@@ -12,7 +12,7 @@ from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.contents import stored
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.packages import make_delta, make_weights, row_of, write_package
+from tests.support.packages import make_delta, make_weights, row_of, write_package
 
 KEYS = st.integers(0, 24)
 BIAS = "mlp_0/bias"

@@ -14,7 +14,7 @@ from freshet_serving.models.streams.kafka_stream import KafkaStream
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.errors import BadInput
 from tests.models.streams.made import SCHEMA, rows_of, said
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 class MockCluster:

@@ -14,7 +14,7 @@ from freshet_serving.processor.backends.opening import executable_files
 from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.training.streams import MixedSource, make_config
-from tests.packages import manifest, open_version, rows_of
+from tests.support.packages import manifest, open_version, rows_of
 
 pytestmark = pytest.mark.tensorflow
 

@@ -10,7 +10,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository import storage
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 
 def publish(root, *numbers, ours=True):

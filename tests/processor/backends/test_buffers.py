@@ -7,7 +7,7 @@ import numpy as np
 
 from freshet_serving.processor.backends.buffers import Buffers, IoShape
 from freshet_serving.processor.package.manifest import WHOLE
-from tests.packages import make_delta, make_inputs, open_version, write_package
+from tests.support.packages import make_delta, make_inputs, open_version, write_package
 
 
 class Executable:

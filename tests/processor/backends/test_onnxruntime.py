@@ -138,7 +138,7 @@ def test_buffers_that_do_not_fit_are_refused_before_any_pointer_is_taken(x, outp
 
 def test_a_missing_library_is_one_clear_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(BadInput, match=r"onnxruntime is not installed: .*pip install -e '\.\[gpu\]'"):
+    with pytest.raises(BadInput, match=r"onnxruntime is not installed: .*pip install .*\[gpu\]'"):
         load_backend("onnxruntime")
 
 
@@ -146,7 +146,7 @@ def test_a_device_that_the_library_was_not_built_for_says_what_to_install():
     program = load_backend("onnxruntime").open_program(WIDTH, OUTPUTS)
     if "cuda" in load_backend("onnxruntime").targets():
         pytest.skip("this build has CUDA")
-    with pytest.raises(BadInput, match=r"this build has no cuda: .*pip install -e '\.\[gpu\]'"):
+    with pytest.raises(BadInput, match=r"this build has no cuda: .*pip install .*\[gpu\]'"):
         program.add(Artefact(4, make_artefact(), NAMES, target="cuda"))
 
 

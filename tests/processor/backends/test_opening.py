@@ -235,7 +235,7 @@ def test_frozen_code_comes_with_its_portable_form_and_other_code_without():
 
 def test_a_real_version_with_a_damaged_executable_is_served_by_the_next(tmp_path):
     from freshet_serving.processor.repository.version import MANIFEST, VersionReader
-    from tests.packages import make_inputs, open_version, write_package
+    from tests.support.packages import make_inputs, open_version, write_package
 
     folder = write_package(tmp_path)
     wanted = _score(open_version(folder), make_inputs([1, 2, 3]))

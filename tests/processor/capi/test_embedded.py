@@ -5,8 +5,8 @@ import pytest
 from freshet_serving.processor.capi import embedded
 from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.errors import BadInput
-from tests.packages import make_inputs, write_package
 from tests.processor.eas.test_codec import array
+from tests.support.packages import make_inputs, write_package
 
 USERS = [0, 3, 7]
 

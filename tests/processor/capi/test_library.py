@@ -14,8 +14,8 @@ import pytest
 
 from freshet_serving.processor.capi import __main__ as capi
 from freshet_serving.processor.eas import codec as eas
-from tests.packages import write_package
 from tests.processor.capi.test_embedded import USERS, predict_request
+from tests.support.packages import write_package
 
 pytestmark = [
     pytest.mark.e2e,

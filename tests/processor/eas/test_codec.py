@@ -8,7 +8,7 @@ from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.package.manifest import Input, Manifest, Output
-from tests.packages import make_inputs, make_weights, reference, tag_id, write_package
+from tests.support.packages import make_inputs, make_weights, reference, tag_id, write_package
 
 MANIFEST = Manifest(
     "ctr",

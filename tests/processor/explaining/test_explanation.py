@@ -16,9 +16,9 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables.compaction import compact
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable
-from tests.explained import scores_by_hand
-from tests.packages import make_inputs, tag_id, write_package
 from tests.processor.engines import processors, publish
+from tests.support.explained import scores_by_hand
+from tests.support.packages import make_inputs, tag_id, write_package
 
 USERS = [0, 3, 900]
 TAGS = [["a"], ["b", "zz", "c", "a"], []]

@@ -11,7 +11,7 @@ from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package.manifest import Feature, Input, Output, TableEntry
 from freshet_serving.processor.package.transforms import Transform
-from tests.packages import make_inputs, manifest, tag_id
+from tests.support.packages import make_inputs, manifest, tag_id
 
 
 def values_of(made, inputs, row):

@@ -8,8 +8,8 @@ import pytest
 from freshet_serving.processor.explaining import movers as module
 from freshet_serving.processor.explaining.movers import ScoredRow, comparable, movers
 from freshet_serving.processor.package.manifest import Output
-from tests.packages import DIM, manifest
 from tests.processor.backends.artefacts import WIDTH
+from tests.support.packages import DIM, manifest
 
 
 def scored(x, weight=1.0, outputs=("score",)):

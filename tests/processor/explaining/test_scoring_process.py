@@ -14,9 +14,9 @@ from freshet_serving.processor.explaining import scoring_process
 from freshet_serving.processor.explaining.scoring_process import ScoringProcess
 from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables
 from freshet_serving.processor.repository.version import VersionReader
-from tests.packages import make_weights, write_package
 from tests.processor.backends.artefacts import WIDTH
-from tests.waiting import until
+from tests.support.packages import make_weights, write_package
+from tests.support.waiting import until
 
 DENSE = make_weights(0)
 

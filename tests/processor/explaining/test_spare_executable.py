@@ -9,8 +9,8 @@ from freshet_serving.processor.explaining import spare_executable
 from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables
 from freshet_serving.processor.package.manifest import WHOLE
 from freshet_serving.processor.repository.version import VersionReader
-from tests.packages import BUCKETS, make_weights, write_package
 from tests.processor.backends.artefacts import WIDTH, expected
+from tests.support.packages import BUCKETS, make_weights, write_package
 
 DENSE = make_weights(0)
 

@@ -19,7 +19,7 @@ from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.kernels.pool import SOURCE
 from freshet_serving.processor.package.manifest import Feature, Input, TableEntry
 from freshet_serving.processor.package.transforms import Transform
-from tests.packages import make_inputs, manifest
+from tests.support.packages import make_inputs, manifest
 
 SMALL = manifest()
 PLAN = SparsePlan(SMALL)
@@ -391,7 +391,7 @@ def test_few_layouts_are_kept(monkeypatch):
 
 def test_blank_inputs_are_a_request_of_one_row(tmp_path):
     from freshet_serving.processor.features.plan import blank_inputs
-    from tests.packages import manifest
+    from tests.support.packages import manifest
 
     made = manifest()
     assert SparsePlan(made).bind_inputs(blank_inputs(made)).rows == 1

@@ -13,7 +13,7 @@ from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.package.manifest import Feature, File, Input, Manifest, Output, StageEntry, TableEntry
 from freshet_serving.processor.tables.table import ServedTable, packed
-from tests.plugins import write_entry_points
+from tests.support.plugins import write_entry_points
 
 DIM = 2
 

@@ -32,7 +32,7 @@ from freshet_serving.processor.package.tensors import (
     parse_tensors,
     write_tensors,
 )
-from tests.packages import make_delta, manifest
+from tests.support.packages import make_delta, manifest
 
 ids = st.integers(-(2**63), 2**63 - 1)
 finite = st.floats(-1e6, 1e6, width=32)

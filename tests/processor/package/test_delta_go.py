@@ -12,7 +12,7 @@ import pytest
 from freshet_serving.processor.package.delta import parse_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.packages import make_delta, make_weights, write_package
+from tests.support.packages import make_delta, make_weights, write_package
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "publish_delta.go"
 pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="needs Go: Debian's golang-go")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import manifest as manifest_module
 from freshet_serving.processor.package.manifest import Feature, File, Input, Manifest, Output, TableEntry
-from tests.packages import manifest
+from tests.support.packages import manifest
 
 FILES = {entry.file: File(3, "00000000") for entry in manifest().executables}
 GOOD = dataclasses.replace(manifest(3, 20, 3), files=FILES, event_time=[1.0, 2.5], notes={"by": ["hand", None]})

@@ -5,7 +5,7 @@ import pytest
 from freshet_serving.processor.errors import Corrupt, SigningKeyRequired
 from freshet_serving.processor.repository.envelope import wrap_envelope, opened
 from freshet_serving.processor.repository.keyring import NO_KEYS
-from tests.signing import reads, writes
+from tests.support.signing import reads, writes
 
 DOCUMENT = {"stable": 3}
 

@@ -5,7 +5,7 @@ import pytest
 from freshet_serving.processor.errors import BadInput, Corrupt, SigningKeyRequired
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.package.signature import new_key
-from tests.signing import reads, signer, writes
+from tests.support.signing import reads, signer, writes
 
 
 def test_without_keys_nothing_is_asked_for_and_nothing_signed():

@@ -9,8 +9,8 @@ from freshet_serving.processor.errors import Corrupt
 from freshet_serving.processor.repository import mapped_file
 from freshet_serving.processor.repository.mapped_file import BYTES, CHANGES, SIZES, MappedFile
 from freshet_serving.processor.package.tensors import crc32
-from tests.leases import unleased
-from tests.waiting import GIVE_UP_S
+from tests.support.leases import unleased
+from tests.support.waiting import GIVE_UP_S
 
 DATA = bytes(range(256)) * 64
 LONG_AGO_NS = 1_600_000_000 * 10**9

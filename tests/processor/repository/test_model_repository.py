@@ -12,8 +12,8 @@ from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, N
 from freshet_serving.processor.package import atomic
 from freshet_serving.processor.repository import model_repository as repository_module
 from freshet_serving.processor.repository.model_repository import FolderWatch, Repository, check_name
-from tests.descriptors import few_descriptors
-from tests.packages import write_package
+from tests.support.descriptors import few_descriptors
+from tests.support.packages import write_package
 
 LONG_AGO_S = 1_600_000_000
 

@@ -4,7 +4,7 @@ import pytest
 
 from freshet_serving.processor.errors import Conflict
 from freshet_serving.processor.repository.storage import FolderStorage, newest
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 
 @pytest.fixture

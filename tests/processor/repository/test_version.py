@@ -10,7 +10,7 @@ import pytest
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound
 from freshet_serving.processor.repository import version as version_module
 from freshet_serving.processor.repository.version import (DENSE, MANIFEST, VersionReader, VersionWriter, inside, table_file)
-from tests.packages import manifest, write_package
+from tests.support.packages import manifest, write_package
 
 
 @pytest.fixture

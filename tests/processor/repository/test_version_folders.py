@@ -4,7 +4,7 @@ import logging
 
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version import VersionReader
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 
 def put(root, name, model="small"):

@@ -7,7 +7,7 @@ import pytest
 
 from freshet_serving.processor.sessions import background_worker as module
 from freshet_serving.processor.sessions.background_worker import BackgroundWorker
-from tests.waiting import GIVE_UP_S, until
+from tests.support.waiting import GIVE_UP_S, until
 
 
 @dataclass(frozen=True)

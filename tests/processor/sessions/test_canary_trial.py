@@ -12,8 +12,8 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.sessions import background_worker
 from freshet_serving.processor.sessions import canary_trial as trials
 from freshet_serving.processor.versions.policy import ModelPolicy
-from tests import waiting
-from tests.packages import make_inputs, make_weights, write_package
+from tests.support import waiting
+from tests.support.packages import make_inputs, make_weights, write_package
 
 USERS = range(6)
 GIVE_UP_S = 60

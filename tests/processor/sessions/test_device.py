@@ -17,10 +17,10 @@ from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.sessions.device import staging_count
 from freshet_serving.processor.sessions.request import PredictReply
-from tests.packages import make_delta, make_inputs, reference, tag_id, write_package
 from tests.processor.backends.artefacts import make_weights
 from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, group
-from tests.waiting import until
+from tests.support.packages import make_delta, make_inputs, reference, tag_id, write_package
+from tests.support.waiting import until
 
 
 class Device(FakeReplica):

@@ -21,7 +21,7 @@ from tests.processor.sessions.fakes import (
     group,
     held,
 )
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def test_an_expired_request_is_answered_and_never_computed():

@@ -18,8 +18,8 @@ from freshet_serving.processor.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from tests.packages import make_inputs, make_weights, reference, tag_id, write_package
 from tests.processor.engines import TIMEOUT_S, USERS, Replies, assert_reply, request, scores
+from tests.support.packages import make_inputs, make_weights, reference, tag_id, write_package
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 15, 16, 17, 33, 255, 256, 257, 1000])

@@ -11,8 +11,8 @@ from freshet_serving.processor.overview import version_stats
 from freshet_serving.processor.sessions.group import SessionGroup
 from freshet_serving.processor.sessions.shadow import MAX_QUEUED, ThreadCpuUsage
 from freshet_serving.processor.versions.policy import ModelPolicy
-from tests.packages import make_inputs, make_weights, write_package
-from tests.waiting import until
+from tests.support.packages import make_inputs, make_weights, write_package
+from tests.support.waiting import until
 
 USERS = range(6)
 GIVE_UP_S = 60

@@ -25,7 +25,7 @@ from tests.processor.sessions.fakes import (
     assert_answers,
     group,
 )
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 class Partly(FakeReplica):

@@ -13,7 +13,7 @@ from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.packages import connect, make_delta, make_inputs, write_package
+from tests.support.packages import connect, make_delta, make_inputs, write_package
 
 USERS = range(50)
 

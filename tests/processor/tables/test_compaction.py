@@ -18,7 +18,7 @@ from freshet_serving.processor.repository.version import DENSE, VersionWriter, t
 from freshet_serving.processor.tables.compaction import compact
 from freshet_serving.processor.tables.table import packed
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.packages import make_delta, make_weights, manifest, rows_of, tag_id, write_package
+from tests.support.packages import make_delta, make_weights, manifest, rows_of, tag_id, write_package
 
 PLAN = [([1, 2, 30], [5], None), ([5, 2], [30, 7], 3), ([7], [1, 99], None), ([], [2], 5)]
 

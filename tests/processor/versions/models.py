@@ -8,7 +8,7 @@ from freshet_serving.processor.repository.keyring import NO_KEYS
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.packages import connect, make_delta, make_weights, row_of
+from tests.support.packages import connect, make_delta, make_weights, row_of
 
 USERS = range(6)
 

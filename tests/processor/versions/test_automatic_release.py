@@ -15,10 +15,10 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.automatic_release import BY_GUARD, ReleaseBackoff, held_reason, set_by_guard
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.guarded import FAULTS, Stream, write_guarded
-from tests.packages import connect
 from tests.processor.versions.test_pre_deploy_check import GOOD, ask, chain, drop, feed, opened, publish_all, served
-from tests.waiting import until
+from tests.support.guarded import FAULTS, Stream, write_guarded
+from tests.support.packages import connect
+from tests.support.waiting import until
 
 NONE = np.empty(0, np.int64)
 

@@ -20,8 +20,8 @@ from freshet_serving.processor.versions.failed_versions import (
 from freshet_serving.processor.versions.host import REST_S
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routes import VersionStatus
-from tests.packages import write_package
 from tests.processor.engines import USERS, assert_reply, damage, processors, publish, request, scores
+from tests.support.packages import write_package
 
 LONG_AGO_S = 1_600_000_000
 BROKEN = "dense.safetensors: does not match its checksum"

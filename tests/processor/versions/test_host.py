@@ -24,8 +24,6 @@ from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.leases import unleased
-from tests.packages import make_delta, tag_id, write_package
 from tests.processor.engines import (
     TIMEOUT_S,
     USERS,
@@ -38,7 +36,9 @@ from tests.processor.engines import (
 )
 from tests.processor.repository.mirror import sides
 from tests.processor.repository.mirror.bucket import Bucket
-from tests.waiting import until
+from tests.support.leases import unleased
+from tests.support.packages import make_delta, tag_id, write_package
+from tests.support.waiting import until
 
 LONG_AGO_S = 1_600_000_000
 

@@ -17,9 +17,6 @@ from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.descriptors import few_descriptors
-from tests.leases import unleased
-from tests.packages import connect, make_delta, write_package
 from tests.processor.versions.models import (
     USERS,
     assert_serves,
@@ -28,6 +25,9 @@ from tests.processor.versions.models import (
     open_model,
     publish,
 )
+from tests.support.descriptors import few_descriptors
+from tests.support.leases import unleased
+from tests.support.packages import connect, make_delta, write_package
 
 LONG_AGO_S = 1_600_000_000
 

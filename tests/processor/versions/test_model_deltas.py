@@ -17,7 +17,6 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables import table as table_module
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
-from tests.packages import connect, make_delta, write_package
 from tests.processor.versions.models import (
     USERS,
     assert_serves,
@@ -26,6 +25,7 @@ from tests.processor.versions.models import (
     open_model,
     publish,
 )
+from tests.support.packages import connect, make_delta, write_package
 
 
 @pytest.fixture

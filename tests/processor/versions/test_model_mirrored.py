@@ -17,9 +17,9 @@ from freshet_serving.processor.repository.log.re_signing import re_sign
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.packages import connect, make_delta
 from tests.processor.repository.mirror.sides import opened, publish
-from tests.waiting import until
+from tests.support.packages import connect, make_delta
+from tests.support.waiting import until
 
 
 class Replica:

@@ -27,11 +27,11 @@ from freshet_serving.processor.repository.log.history import History
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.tables.table import RowVersions
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.packages import open_version, write_package
 from tests.processor.versions.models import delta_bytes, open_model, publish
 from tests.processor.versions.test_served_version import scores
-from tests.shortages import Calls, Objects
-from tests.waiting import GIVE_UP_S
+from tests.support.packages import open_version, write_package
+from tests.support.shortages import Calls, Objects
+from tests.support.waiting import GIVE_UP_S
 
 UNDO_DEPTH = 2
 FAILED, WRONG = 3, 4

@@ -20,9 +20,9 @@ from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 from freshet_serving.processor.repository.warmup import WARMUP
 from freshet_serving.processor.tables.compaction import compact
 from freshet_serving.processor.versions.policy import ModelPolicy
-from tests.packages import make_delta, write_package
 from tests.processor.versions.models import USERS, assert_serves, delta_bytes, deltas_folder, open_model, publish
-from tests.signing import reads, signed_delta, signer, writes
+from tests.support.packages import make_delta, write_package
+from tests.support.signing import reads, signed_delta, signer, writes
 
 
 @pytest.fixture

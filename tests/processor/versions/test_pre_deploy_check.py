@@ -16,8 +16,8 @@ from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching.canary_judge import Verdict
 from freshet_serving.processor.watching.post_deploy_monitor import AutoRollback
-from tests.guarded import FAULTS, USERS, Stream, as_inputs, write_guarded
-from tests.packages import DIM, connect
+from tests.support.guarded import FAULTS, USERS, Stream, as_inputs, write_guarded
+from tests.support.packages import DIM, connect
 
 GOOD = 12
 

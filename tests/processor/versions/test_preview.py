@@ -10,8 +10,8 @@ from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.sessions.request import Work
 from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.versions.preview import IDS_OF_ONE, MOST_ROWS, REFRESH_S, SampleRows, extent, runs
-from tests.guarded import NONE, Stream, as_inputs, write_guarded
-from tests.packages import open_version, rows_of
+from tests.support.guarded import NONE, Stream, as_inputs, write_guarded
+from tests.support.packages import open_version, rows_of
 
 COSTS = {1: 1e-5, 4: 2e-5, 16: 4e-5}
 

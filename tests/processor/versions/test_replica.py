@@ -11,7 +11,7 @@ from freshet_serving.processor.versions import served_version as served
 from freshet_serving.processor.versions.control import ENTRIES, IDLE, PINS, WORDS
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.packages import connect, make_delta, make_weights, open_version, row_of, write_package
+from tests.support.packages import connect, make_delta, make_weights, open_version, row_of, write_package
 
 
 @pytest.fixture(scope="module")

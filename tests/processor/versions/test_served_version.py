@@ -12,7 +12,16 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import parse_delta, write_delta
 from freshet_serving.processor.versions import served_version as served_version_module
 from freshet_serving.processor.versions.control import Pins
-from tests.packages import make_delta, make_inputs, make_weights, open_version, reference, row_of, tag_id, write_package
+from tests.support.packages import (
+    make_delta,
+    make_inputs,
+    make_weights,
+    open_version,
+    reference,
+    row_of,
+    tag_id,
+    write_package,
+)
 
 USERS = range(20)
 

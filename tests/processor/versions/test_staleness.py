@@ -13,9 +13,9 @@ from freshet_serving.processor.overview import describe, version_stats
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.staleness import Staleness, find_stale
 from freshet_serving.processor.watching.periodic_thread import PeriodicThread
-from tests.packages import write_package
 from tests.processor.engines import USERS
 from tests.processor.versions.models import publish
+from tests.support.packages import write_package
 
 STALENESSES = st.lists(
     st.builds(Staleness, st.sampled_from("ab"), st.integers(1, 3), st.floats(0, allow_nan=False)), max_size=6

@@ -8,9 +8,9 @@ from freshet_serving.processor.errors import Corrupt, NotFound
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import rows_of_file, write_delta
 from freshet_serving.processor.versions.timeline import MOST
-from tests.guarded import Stream, write_guarded
-from tests.packages import make_delta, write_package
 from tests.processor.versions.test_pre_deploy_check import drop, feed, opened
+from tests.support.guarded import Stream, write_guarded
+from tests.support.packages import make_delta, write_package
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.overview import version_stats
 from freshet_serving.processor.repository.version import VersionReader, add_file
 from freshet_serving.processor.repository.warmup import WARMUP, dump_warmup
-from tests.packages import BUCKETS, make_inputs, write_package
+from tests.support.packages import BUCKETS, make_inputs, write_package
 
 USERS = range(20)
 

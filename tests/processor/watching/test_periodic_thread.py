@@ -1,7 +1,7 @@
 """The keeper: its slices one after another, and its end."""
 
 from freshet_serving.processor.watching.periodic_thread import PeriodicThread
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def test_the_keeper_works_again_at_once_while_there_is_work_and_ends_when_closed():

@@ -120,7 +120,7 @@ def test_without_files_nothing_is_read_and_no_thread_is_begun(access):
 
 
 def test_the_thread_looks_by_itself_and_ends(keyed, access, monkeypatch):
-    from tests.waiting import until
+    from tests.support.waiting import until
 
     monkeypatch.setattr("freshet_serving.serving.access.credentials.LOOK_S", 0.01)
     files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)

@@ -16,8 +16,8 @@ from freshet_serving.serving.admin.example_requests import ExampleRequests
 from freshet_serving.serving.codecs.tfs_rest import decode
 from freshet_serving.serving.front.example_text import text_of
 from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
-from tests.packages import make_inputs, write_package
 from tests.serving.admin.test_model_views import processor  # noqa: F401
+from tests.support.packages import make_inputs, write_package
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from freshet_serving.serving.admin.api import create_admin
 from freshet_serving.serving.admin.explain_route import WAITING, ExplainSettings
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
-from tests.packages import make_inputs, write_package
 from tests.processor.engines import USERS, processors, publish
+from tests.support.packages import make_inputs, write_package
 
 ROUTE = "/admin/models/small/explain"
 REQUEST = {"user": [3, 2**53 + 1], "tags": [["a", "zz"], []], "floats": [[0.5, 1.0, -2.0, 0.0]] * 2}

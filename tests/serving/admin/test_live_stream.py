@@ -9,7 +9,7 @@ from freshet_serving.processor.errors import Overloaded
 from freshet_serving.serving.admin import live_stream
 from freshet_serving.serving.admin.live_stream import MOST_STREAMS, LiveStreams
 from tests.serving.telemetry.test_live_samples import Watched
-from tests.waiting import PAUSE_S
+from tests.support.waiting import PAUSE_S
 
 
 class Reader:

@@ -14,7 +14,7 @@ from tests.serving.access.certified import Authority
 from tests.serving.access.keyed import Keyed
 from tests.serving.fakes import FakeProcessor
 from tests.serving.test_server import running
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.e2e
 

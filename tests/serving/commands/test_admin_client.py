@@ -9,7 +9,7 @@ from tests.serving.access.certified import Authority
 from tests.serving.commands.running import admin_port, run
 from tests.serving.fakes import FakeProcessor
 from tests.serving.test_server import running
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @pytest.fixture

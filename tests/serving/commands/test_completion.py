@@ -11,7 +11,7 @@ import pytest
 
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.packages import make_delta, write_package
+from tests.support.packages import make_delta, write_package
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-c", "from freshet_serving.serving.commands.cli import app; app(prog_name='freshet')"]
@@ -49,6 +49,8 @@ def completed(line, repository=None, shell="bash"):
 def test_commands_and_options_are_completed():
     assert "inspect" in completed("freshet ins")
     assert completed("freshet repository prune --dry") == ["--dry-run"]
+    # --help leaves it out.
+    assert completed("freshet serve --undo") == ["--undo-depth"]
 
 
 def test_models_are_those_of_the_repository_that_is_named(repository):

@@ -8,9 +8,9 @@ from freshet_serving.processor.errors import BadInput, Diverged, NotReady
 from freshet_serving.processor.repository.log.chain_record import HOLD
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.packages import make_delta, write_package
 from tests.processor.repository.log.damaged import damaged_chain, write_unchecked
 from tests.serving.commands.running import admin_port, run
+from tests.support.packages import make_delta, write_package
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from freshet_serving.processor.package.delta import Delta, TableDelta, write_del
 from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from freshet_serving.processor.repository.version import VersionWriter
 from freshet_serving.serving.commands import inspection
-from tests.packages import write_package
 from tests.serving.commands.running import run
+from tests.support.packages import write_package
 
 
 @pytest.fixture

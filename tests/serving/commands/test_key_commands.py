@@ -5,10 +5,10 @@ import pytest
 from freshet_serving.processor.errors import BadInput, Conflict
 from freshet_serving.processor.repository.keyring import Keyring
 from freshet_serving.processor.repository.trust_memory import TrustMemory
-from tests.packages import write_package
 from tests.processor.versions.models import USERS
 from tests.serving.commands.running import run
-from tests.signing import signed_delta
+from tests.support.packages import write_package
+from tests.support.signing import signed_delta
 
 
 @pytest.fixture

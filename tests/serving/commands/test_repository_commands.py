@@ -3,8 +3,8 @@ import pytest
 from freshet_serving.processor.errors import NotFound
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.packages import make_delta, write_package
 from tests.serving.commands.running import run
+from tests.support.packages import make_delta, write_package
 
 
 def write_chain(repository, deltas, model="small"):

@@ -15,7 +15,7 @@ from tests.serving.commands.running import run
 def test_every_field_of_the_configuration_is_an_option_but_for_what_no_line_can_hold():
     fields = set(inspect.signature(ServeConfig).parameters)
     assert fields - {field.name for field, _ in OPTIONS} == {*SECTIONS, "version"}
-    assert [p for p in inspect.signature(command.serve).parameters if p != "config"] == list(KINDS)
+    assert [p for p in inspect.signature(command.serve).parameters if p not in ("config", "help_all")] == list(KINDS)
 
 
 def test_every_option_says_what_it_is_under_one_of_the_headings():
@@ -26,7 +26,7 @@ def test_every_option_says_what_it_is_under_one_of_the_headings():
 
 
 def test_help_shows_the_options_by_heading_with_unit_values_and_default():
-    text = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "220", "NO_COLOR": "1"}).output
+    text = CliRunner().invoke(app, ["serve", "--help-all"], env={"COLUMNS": "220", "NO_COLOR": "1"}).output
     assert re.findall(r"─ (\w[\w ]*\w) ─", text) == ["Options", *HEADINGS]
     assert "Deadline of requests that bring none. Milliseconds, 0 (none) to 3600000. [0]" in text
     assert "What is logged, on standard error. One of debug, info, warning, error. [info]" in text

@@ -6,7 +6,7 @@ from freshet_serving.processor.errors import BadInput, NotFound, TooLarge
 from freshet_serving.serving.codecs.kserve_header import RegionSpan
 from freshet_serving.serving.front import shared_memory as sharedmemory
 from freshet_serving.serving.front.shared_memory import Regions
-from tests.descriptors import fds_of
+from tests.support.descriptors import fds_of
 
 
 @pytest.fixture

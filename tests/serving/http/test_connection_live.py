@@ -10,7 +10,7 @@ import pytest
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.test_protocol import BODY, SCORED, post, read_reply, request
 from tests.serving.test_server import fetch, running
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,7 @@ from freshet_serving.serving.http.paths import parse
 from tests.serving.fakes import FakeProcessor
 from tests.serving.http.test_protocol import post, read_reply, request
 from tests.serving.test_server import running
-from tests.waiting import until
+from tests.support.waiting import until
 
 ROUTE = parse(b"/v1/models/ctr:predict")
 

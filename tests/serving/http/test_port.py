@@ -12,8 +12,8 @@ from freshet_serving.serving.front.resource_limits import BodyMemory
 from freshet_serving.serving.http import port as port_module
 from freshet_serving.serving.http.connection import HttpConnection
 from freshet_serving.serving.http.port import HttpPort, reserve
-from tests.descriptors import few_descriptors
 from tests.serving.http.talking import echo
+from tests.support.descriptors import few_descriptors
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 WAIT_S = 30

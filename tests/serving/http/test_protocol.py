@@ -13,7 +13,7 @@ import pytest
 
 from tests.serving.fakes import FakeProcessor
 from tests.serving.test_server import running
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.e2e
 

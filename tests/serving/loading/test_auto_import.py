@@ -8,7 +8,7 @@ import pytest
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.serving.loading.auto_import import LOOK_EVERY_S, REST_S, SETTLED_S, AutoImporter
 from freshet_serving.serving.loading.import_process import UNKNOWN, ImportLimits
-from tests.packages import write_package
+from tests.support.packages import write_package
 
 LIMITS = ImportLimits(600.0, 60, 1 << 30)
 

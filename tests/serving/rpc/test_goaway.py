@@ -13,7 +13,7 @@ from freshet_serving.serving.rpc import goaway
 from freshet_serving.serving.rpc.goaway import send_goaway_to_all
 from freshet_serving.serving.rpc.port_sockets import FRAME
 from tests.serving.rpc.live import WAIT_S, Live, request
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the frame is written on Linux only")
 

@@ -12,7 +12,7 @@ from freshet_serving.serving.telemetry.logs import AccessLog
 from freshet_serving.serving.telemetry.tracing import Trace
 from tests.serving.fakes import FakeProcessor
 from tests.serving.rpc.live import WAIT_S, Live, predict_request, refused, request, scores, tfs_predict
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def test_a_deadline_of_the_call_and_one_of_the_request_become_the_shorter():

@@ -8,7 +8,7 @@ import pytest
 
 from freshet_serving.serving.rpc import port_sockets
 from freshet_serving.serving.rpc.port_sockets import FRAME, descriptors, idle_s, send_goaway, sockets_of, unread_nbytes
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed on Linux only")
 

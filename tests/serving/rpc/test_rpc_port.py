@@ -13,7 +13,7 @@ from freshet_serving.serving.rpc import goaway, rpc_port
 from freshet_serving.serving.rpc.rpc_port import MAX_METADATA_NBYTES
 from tests.serving.fakes import FakeProcessor
 from tests.serving.rpc.live import WAIT_S, Live, refused, request, scores
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def test_a_message_beyond_the_limit_is_refused_by_its_length():

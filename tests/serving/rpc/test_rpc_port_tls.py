@@ -11,7 +11,7 @@ import pytest
 from freshet_serving.serving.access.certificates import Certificates
 from tests.serving.access.certified import Authority
 from tests.serving.rpc.live import WAIT_S, Live, predict_request
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.e2e
 

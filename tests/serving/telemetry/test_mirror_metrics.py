@@ -8,11 +8,11 @@ from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
-from tests.packages import make_delta
 from tests.processor.repository.mirror.bucket import Bucket
 from tests.processor.repository.mirror.sides import opened, publish
 from tests.serving.fakes import FakeProcessor
 from tests.serving.telemetry.test_version_metrics import scraped
+from tests.support.packages import make_delta
 
 
 @pytest.fixture

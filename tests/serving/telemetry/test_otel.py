@@ -12,8 +12,8 @@ from freshet_serving.serving.telemetry.otel import OtlpExporter
 from freshet_serving.serving.telemetry.tracing import TraceSpan
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_production_live import INPUTS
-from tests.packages import write_package
-from tests.waiting import until
+from tests.support.packages import write_package
+from tests.support.waiting import until
 
 SPANS = [
     TraceSpan("predict ctr", 7, 8, 9, 1.0, 2.5, {"freshet.model": "ctr", "n": 3}, ((5, 6),), server=True, failed=True),

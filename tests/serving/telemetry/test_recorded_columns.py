@@ -16,7 +16,7 @@ from freshet_serving.processor.generation import Generation  # noqa: E402
 from freshet_serving.processor.package.manifest import Feature, Input, Output  # noqa: E402
 from freshet_serving.processor.sessions.request import PredictReply  # noqa: E402
 from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, request_of  # noqa: E402
-from tests.packages import manifest  # noqa: E402
+from tests.support.packages import manifest  # noqa: E402
 
 INPUTS = [
     Input("user", "int64"),

@@ -9,7 +9,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.serving.telemetry import recorded_request as module
 from freshet_serving.serving.telemetry.recorded_request import find_recorded
 from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
-from tests.packages import make_inputs, write_package
+from tests.support.packages import make_inputs, write_package
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, 
 from freshet_serving.serving.telemetry.recorded_request import find_recorded  # noqa: E402
 from freshet_serving.serving.telemetry.request_recorder import RequestRecorder, read_requests  # noqa: E402
 from loadtest.load.replay import recorded_payload  # noqa: E402
-from tests.packages import make_inputs, manifest, write_package  # noqa: E402
-from tests.waiting import until  # noqa: E402
+from tests.support.packages import make_inputs, manifest, write_package  # noqa: E402
+from tests.support.waiting import until  # noqa: E402
 
 USERS = range(20)
 

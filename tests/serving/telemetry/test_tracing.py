@@ -9,7 +9,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.sessions.request import Timing
 from freshet_serving.serving.telemetry import tracing as tracing_module
 from freshet_serving.serving.telemetry.tracing import Trace, Tracer, spans_of
-from tests.waiting import until
+from tests.support.waiting import until
 
 TRACE_ID, PARENT_ID = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 TRACEPARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -18,7 +18,7 @@ from freshet_serving.processor.sessions.group import GroupOptions
 from freshet_serving.serving.workers.array_packing import ArrayUnpacker
 from freshet_serving.serving.workers.channel import Channel
 from freshet_serving.serving.workers.frame_transfer import FrameReceiver
-from tests.packages import DIM, make_inputs, row_of
+from tests.support.packages import DIM, make_inputs, row_of
 
 READERS = 3
 ROWS = 16
@@ -45,7 +45,7 @@ class Reading:
             with replica.pinned(reader) as state:
                 replica.plan.fill(state.tables, state.epoch, [bound], spans, x, counts)
                 generation = state.generation
-            # A row of content n is that of content 0 plus n / 16: tests.packages.row_of.
+            # A row of content n is that of content 0 plus n / 16: tests.support.packages.row_of.
             contents = (x[:, :DIM] - base) * 16
             if not (np.abs(contents - generation.step % 97) < 1e-3).all():
                 self.problems.append(f"{generation}: {contents[:, 0].tolist()}")

@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from freshet_serving.serving.workers.acceptor import Acceptor
-from tests.descriptors import few_descriptors
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
+from tests.support.descriptors import few_descriptors
 
 
 def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():

@@ -3,9 +3,9 @@ import pytest
 
 from freshet_serving.processor.memory import reserve, share
 from freshet_serving.serving.workers.array_packing import ArrayPacker, ArrayUnpacker
-from tests.descriptors import open_fds, settled_fds
 from tests.serving.workers import channel_ends
 from tests.serving.workers.channel_ends import memfd
+from tests.support.descriptors import open_fds, settled_fds
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from freshet_serving.processor.errors import Conflict, FreshetError
 from freshet_serving.serving.workers import channel as channel_module
 from freshet_serving.serving.workers.channel import Channel, ChannelClosed, DescriptorsExhausted, refusal
-from tests.descriptors import few_descriptors, open_fds, settled_fds
 from tests.serving.workers import channel_ends
 from tests.serving.workers.channel_ends import memfd
+from tests.support.descriptors import few_descriptors, open_fds, settled_fds
 
 
 @pytest.fixture

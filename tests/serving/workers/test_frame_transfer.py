@@ -18,8 +18,8 @@ from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.serving.workers.array_packing import ArrayUnpacker
 from freshet_serving.serving.workers.channel import Channel
 from freshet_serving.serving.workers.frame_transfer import FrameReceiver, FrameSender
-from tests.descriptors import settled_fds
-from tests.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
+from tests.support.descriptors import settled_fds
+from tests.support.packages import make_delta, make_inputs, make_weights, reference, tag_id, write_package
 
 USERS = range(12)
 PROBE = [0, 5, 11, 12, 40]

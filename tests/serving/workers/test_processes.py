@@ -12,7 +12,7 @@ from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.serving.workers.channel import Channel
 from freshet_serving.serving.workers.frame_transfer import FrameSender
-from tests.packages import make_delta, write_package
+from tests.support.packages import make_delta, write_package
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 4.0

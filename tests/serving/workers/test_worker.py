@@ -21,8 +21,8 @@ from freshet_serving.serving.workers import worker as worker_module
 from freshet_serving.serving.workers.channel import Channel
 from freshet_serving.serving.workers.worker import Worker, WorkerPredictor
 from freshet_serving.serving.workers.worker_pool import WorkerSettings
-from tests.descriptors import few_descriptors
 from tests.serving.workers import channel_ends
+from tests.support.descriptors import few_descriptors
 
 WAIT_S = 30
 

@@ -13,7 +13,7 @@ from freshet_serving.serving.workers import worker_pool as fleet_module
 from freshet_serving.serving.workers.channel import ChannelClosed
 from freshet_serving.serving.workers.worker_pool import WorkerPool, WorkerProcess, WorkerSettings
 from tests.serving.workers.fakes import FakeWorker
-from tests.waiting import until
+from tests.support.waiting import until
 
 SETTINGS = WorkerSettings(FrontendOptions(shutdown_timeout_s=1.0, version="9"), {}, None, "127.0.0.1:0")
 WAIT_S = 30

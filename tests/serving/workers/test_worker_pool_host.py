@@ -20,10 +20,10 @@ from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers import worker_pool_host as host_module
 from freshet_serving.serving.workers.worker_counts import trial_key
 from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
-from tests.leases import unleased
-from tests.packages import make_delta, write_package
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
-from tests.waiting import until
+from tests.support.leases import unleased
+from tests.support.packages import make_delta, write_package
+from tests.support.waiting import until
 
 USERS = range(6)
 WAIT_S = 30

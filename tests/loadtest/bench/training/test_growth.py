@@ -31,6 +31,6 @@ def test_a_table_grows_by_what_it_is_filled_with_and_what_its_steps_bring():
     apart = sizes[1]["different_ids"]
     assert apart[SAME] == apart[SMALL] < apart[OWN]
     about = {"cores": 2, "cpu": "a CPU"}
-    text = page({"machine": about, "origin": {"date": "today", "command": "make bench-growth"}, "sizes": sizes})
+    text = page({"machine": about, "origin": {"date": "today", "command": "make -C loadtest growth"}, "sizes": sizes})
     assert "| 500 | " in text
     assert "| 5,000 | " in text

@@ -1,4 +1,4 @@
-"""The figures of `make bench-join`: what lies there to be joined, and how a report tells it."""
+"""The figures of `make -C loadtest join`: what lies there to be joined, and how a report tells it."""
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,7 @@ def results(auc, ratio):
     shapes = {name: {"late_share": 0.3, "corrected": joined_as, "uncorrected": joined_as} for name in SHAPES}
     seeds = [{"seed": 0, "pace": pace, "auc": 0.75, "shapes": shapes} for pace in late_labels.PACES]
     machine = {"cores": 2, "cpu": "x"}
-    return {"seeds": seeds, "machine": machine, "origin": {"date": "today", "command": "make bench-join"}}
+    return {"seeds": seeds, "machine": machine, "origin": {"date": "today", "command": "make -C loadtest join"}}
 
 
 def test_aims_are_met_or_not():

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tensorflow
 
 def results(scores=1e-6, auc=0.7):
     of = {n: {"scores": scores, "auc": auc} for n in process_grid.PROCESSES}
-    origin = {"command": "make bench-processes-grid", "date": "2026-11-23"}
+    origin = {"command": "make -C loadtest processes-grid", "date": "2026-11-23"}
     machine = {"cores": 2, "cpu": "a processor"}
     return {"machine": machine, "origin": origin, "optimizers": {"ftrl": {"auc": 0.7, "processes": of}}}
 

@@ -53,7 +53,7 @@ def test_both_sides_learn_in_turn(monkeypatch):
     assert {name: len(turns) for name, turns in result["turns"].items()} == {"one": 2, "two": 2}
     assert result["turns"]["two"][0]["spent"]["step bytes"] > 0
     assert result["turns"]["one"][0]["spent"]["step bytes"] == 0
-    made = {"command": "make bench-processes", "date": "2026-01-01"}
+    made = {"command": "make -C loadtest processes", "date": "2026-01-01"}
     about = {"cores": 2, "cpu": "some"}
     results = {"machine": about, "origin": made, "shapes": [result]}
     results["wire"] = {"shape": "single ids", "turns": {"float32": [turn(2, 1, 8)], "float16": [turn(1, 1, 4)]}}

@@ -16,7 +16,7 @@ def run(valid, due, scenario="Server", **more):
 def results(runs):
     return {
         "machine": {"cores": 2, "cpu": "a processor"},
-        "origin": {"date": "2026-11-23", "command": "make verdict-loadgen"},
+        "origin": {"date": "2026-11-23", "command": "make -C loadtest verdict-loadgen"},
         "latency_ms": 60.0,
         "most_rows": 200_000,
         "precision": "auto",

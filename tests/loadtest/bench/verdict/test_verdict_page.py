@@ -7,7 +7,7 @@ from tests.loadtest.bench.verdict.test_loadgen_judge import DELTAS, results, run
 def test_a_judge_that_was_not_asked_yet_is_named_with_its_command(tmp_path):
     text = page(tmp_path)
     for judge in JUDGES:
-        assert f"Not run yet: `make {judge.name}`." in text
+        assert f"Not run yet: `make -C loadtest {judge.name}`." in text
 
 
 def test_what_a_judge_said_stands_beside_the_command_and_the_machine(tmp_path):
@@ -15,5 +15,5 @@ def test_what_a_judge_said_stands_beside_the_command_and_the_machine(tmp_path):
     (tmp_path / "verdict-loadgen.json").write_text(json.dumps(results(runs)))
     text = page(tmp_path)
     assert "- KServe v2, binary, HTTP, p99 within 60 ms: VALID at 9.2" in text
-    assert "`make verdict-loadgen`, 2026-11-23, 2 cores of a processor" in text
-    assert "Not run yet: `make verdict-loadgen`" not in text
+    assert "`make -C loadtest verdict-loadgen`, 2026-11-23, 2 cores of a processor" in text
+    assert "Not run yet: `make -C loadtest verdict-loadgen`" not in text

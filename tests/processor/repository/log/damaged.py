@@ -8,7 +8,7 @@ from freshet_serving.processor.repository.log.chain_record import (DELTA, ROLLBA
 from freshet_serving.processor.repository.log.history import ChainLink
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.package.delta import write_delta
-from tests.packages import make_delta
+from tests.support.packages import make_delta
 
 MILLISECONDS = 1.7e12
 

@@ -11,7 +11,7 @@ from freshet_serving.processor.repository.log.chain_record import (BESIDE, KINDS
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.package.manifest import File, Manifest
 from freshet_serving.processor.package.transforms import Transform
-from tests.packages import manifest
+from tests.support.packages import manifest
 
 HEX64, HEX32 = "ab" * 32, "cd" * 16
 PLAIN = ChainRecord("small", 1, 7, "delta", HEX64, 7, HEX32, 6, HEX32, 7, 0, "deltas/7.safetensors", 9, HEX64, 0, 1.5)

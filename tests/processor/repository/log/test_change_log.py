@@ -17,7 +17,7 @@ from freshet_serving.processor.package import atomic
 from freshet_serving.processor.repository import storage as storage_module
 from freshet_serving.processor.package.delta import Delta, write_delta
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.packages import make_delta, write_package
+from tests.support.packages import make_delta, write_package
 
 
 @pytest.fixture

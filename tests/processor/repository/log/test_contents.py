@@ -13,7 +13,7 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.packages import make_delta, make_weights, write_package
+from tests.support.packages import make_delta, make_weights, write_package
 
 FLOATS = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 

@@ -14,8 +14,8 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.repair import RecordsDigest
 from freshet_serving.processor.errors import BadInput, Conflict, Diverged, NotReady
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.packages import make_delta, write_package
 from tests.processor.repository.log.damaged import MILLISECONDS, damaged_chain, delta_record, write_unchecked
+from tests.support.packages import make_delta, write_package
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from freshet_serving.processor.errors import NotFound
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables.compaction import compact
-from tests.packages import make_delta, write_package
+from tests.support.packages import make_delta, write_package
 
 KEEP = 3
 

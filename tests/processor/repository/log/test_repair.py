@@ -12,9 +12,9 @@ from freshet_serving.processor.repository.log.repair import (NO_FILE, RecordsDig
 from freshet_serving.processor.repository.log.re_signing import re_sign
 from freshet_serving.processor.errors import (Conflict, Corrupt, Diverged, SigningKeyRequired, NotReady)
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.packages import make_delta, write_package
 from tests.processor.repository.log.damaged import damaged_chain
-from tests.signing import reads, writes
+from tests.support.packages import make_delta, write_package
+from tests.support.signing import reads, writes
 
 
 @pytest.fixture

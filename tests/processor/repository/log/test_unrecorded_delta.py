@@ -7,7 +7,7 @@ import pytest
 from freshet_serving.processor.repository.log import unrecorded_delta as arrivals_module
 from freshet_serving.processor.repository.log.unrecorded_delta import MOST_S, SHARE, DeltaFolderScanner, unrecorded_deltas
 from freshet_serving.processor.errors import NotReady
-from tests.descriptors import few_descriptors
+from tests.support.descriptors import few_descriptors
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from freshet_serving.processor.repository.mirror.mirror import Mirror
 from freshet_serving.processor.repository.mirror.mirrored_repository import MirroredRepository
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.packages import make_delta, write_package
+from tests.support.packages import make_delta, write_package
 
 
 def opened(bucket, folder, now=lambda: 0.0, **options):

@@ -7,9 +7,9 @@ import pytest
 
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.repository.mirror.listing import LATE_S, WHOLE_S
-from tests.packages import make_delta
 from tests.processor.repository.mirror.sides import Server, follows, opened
-from tests.waiting import until
+from tests.support.packages import make_delta
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
 from freshet_serving.processor.package.delta import write_delta
-from tests.packages import make_delta
 from tests.processor.repository.mirror.sides import Server, follows, opened, publish
+from tests.support.packages import make_delta
 
 
 @pytest.fixture

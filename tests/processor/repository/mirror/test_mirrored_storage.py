@@ -13,9 +13,9 @@ from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.keyring import Keyring
 from freshet_serving.processor.package.signature import new_key
 from freshet_serving.processor.tables.compaction import compact
-from tests.packages import make_delta
 from tests.processor.repository.mirror.bucket import Bucket, Killed
 from tests.processor.repository.mirror.sides import opened, publish
+from tests.support.packages import make_delta
 
 
 @pytest.fixture

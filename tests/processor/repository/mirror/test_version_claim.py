@@ -9,7 +9,7 @@ import pytest
 from freshet_serving.processor.errors import Conflict
 from freshet_serving.processor.repository.mirror import version_claim
 from freshet_serving.processor.repository.mirror.version_claim import CLAIM_S, claimed
-from tests.waiting import until
+from tests.support.waiting import until
 
 KEY = "small/1/.claim"
 

@@ -3,9 +3,9 @@
 import pytest
 
 from freshet_serving.processor.repository.version import VersionReader
-from tests.packages import write_package
 from tests.processor.tables.remote.fakes import RedisServer
 from tests.processor.tables.remote.processors import USERS
+from tests.support.packages import write_package
 
 
 @pytest.fixture(scope="module")

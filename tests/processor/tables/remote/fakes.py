@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from freshet_serving.processor.tables.remote.store import StoreReply
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 class MemoryStore:

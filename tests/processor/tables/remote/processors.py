@@ -5,7 +5,7 @@ import numpy as np
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.tables.remote.settings import RemoteConfig, open_store
-from tests.packages import make_inputs, make_weights, reference, tag_id
+from tests.support.packages import make_inputs, make_weights, reference, tag_id
 
 USERS = range(2000)
 TIMEOUT_S = 2.0

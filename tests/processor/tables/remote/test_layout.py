@@ -15,7 +15,7 @@ from freshet_serving.processor.tables.remote.layout import (
     StoredTable,
     parse_marker,
 )
-from tests.packages import manifest
+from tests.support.packages import manifest
 
 keys = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 20)
 

@@ -5,9 +5,9 @@ import pytest
 from freshet_serving.processor.errors import BadInput, Conflict
 from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.tables.remote.push import drop, push
-from tests.packages import write_package
 from tests.processor.tables.remote.fakes import needs_redis
 from tests.processor.tables.remote.processors import PROBE, USERS, assert_scores, opened, processor
+from tests.support.packages import write_package
 
 pytestmark = needs_redis
 

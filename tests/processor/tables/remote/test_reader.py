@@ -16,8 +16,8 @@ from freshet_serving.processor.tables.remote.reader import RemoteTables
 from freshet_serving.processor.tables.remote.settings import RemoteConfig
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.packages import DIM, make_delta, make_inputs, open_version, row_of, tag_id, write_package
 from tests.processor.tables.remote.fakes import MemoryStore
+from tests.support.packages import DIM, make_delta, make_inputs, open_version, row_of, tag_id, write_package
 
 USERS = range(0, 300, 3)
 TAGS = ("a", "b", "c")

@@ -16,11 +16,11 @@ from freshet_serving.processor.tables.remote.circuit_breaker import OPEN_AFTER, 
 from freshet_serving.processor.tables.remote.push import drop, push
 from freshet_serving.processor.tables.remote.redis import ReplyLimits
 from freshet_serving.processor.tables.remote.settings import RemoteConfig
-from tests.descriptors import few_descriptors
-from tests.packages import make_delta, make_inputs, make_weights, reference
 from tests.processor.tables.remote.fakes import Impostor, RedisServer, free_ports, needs_redis
 from tests.processor.tables.remote.processors import PROBE, TIMEOUT_S, USERS, assert_scores, opened, processor, scores
-from tests.waiting import until
+from tests.support.descriptors import few_descriptors
+from tests.support.packages import make_delta, make_inputs, make_weights, reference
+from tests.support.waiting import until
 
 pytestmark = needs_redis
 

@@ -1,0 +1,99 @@
+"""`make docs-reference`: docs/reference/admin.md, made of the OpenAPI document that the admin port answers with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.lifecycle import Lifecycle
+from freshet_serving.serving.telemetry.metrics import Metrics
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "admin.md"
+INTRODUCTION = """# The admin port
+
+Made by `make docs-reference` of the document that the port itself answers with, at `/admin/openapi.json`. The port is
+8502, on loopback; who may use it: [http.md](http.md#admin). Every error is `{"error": "..."}`.
+"""
+HEAD = "| field | type | what |\n|---|---|---|\n"
+
+
+def page() -> str:
+    """The page's text."""
+    document = _document()
+    parts = [INTRODUCTION, _refusals(document)]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            parts.append(f"## {method.upper()} {path}\n\n{' '.join(operation['description'].split())}\n")
+            parts.extend(_bodies(operation))
+    return "\n".join(parts)
+
+
+def _document() -> dict[str, Any]:
+    """What the port answers a request for its document with; no model is opened."""
+    lifecycle: Lifecycle[Any] = Lifecycle()
+    sent: list[bytes] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Mapping[str, Any]) -> None:
+        sent.append(message.get("body", b""))
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": "/admin/openapi.json",
+        "raw_path": b"/admin/openapi.json",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost")],
+    }
+    asyncio.run(create_admin(lifecycle, Metrics(lifecycle))(scope, receive, send))
+    document: dict[str, Any] = json.loads(b"".join(sent))
+    return document
+
+
+def _refusals(document: Mapping[str, Any]) -> str:
+    """The statuses that every route may refuse with."""
+    first = next(iter(next(iter(document["paths"].values())).values()))
+    rows = (f"| {code} | {told['description']} |\n" for code, told in first["responses"].items() if code[0] in "45")
+    return "| status | when |\n|---|---|\n" + "".join(rows)
+
+
+def _bodies(operation: Mapping[str, Any]) -> Iterator[str]:
+    for kind, body in operation.get("requestBody", {}).get("content", {}).items():
+        fields = body["schema"].get("properties")
+        if fields is None:
+            yield f"Or the file itself as the body, `{kind}`.\n"
+            continue
+        needed = body["schema"].get("required", ())
+        yield HEAD + "".join(_row(name, schema, name in needed) for name, schema in fields.items())
+
+
+def _row(name: str, schema: Mapping[str, Any], needed: bool) -> str:
+    what = [schema.get("description", "")]
+    if needed:
+        what.append("Has to be given.")
+    return f"| `{name}` | {_type(schema)} | {' '.join(filter(None, what))} |\n"
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_type(one) for one in schema["anyOf"] if one.get("type") != "null"))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema['items'])}" if schema.get("items") else "list"
+    if schema.get("type") == "object":
+        of = schema.get("additionalProperties")
+        return f"object of {_type(of)}" if isinstance(of, dict) else "object"
+    return str(schema["type"])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,72 @@
+"""`make docs-reference`: docs/reference/commands.md, made of the commands and their options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from freshet_serving.serving.commands.cli import app
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "commands.md"
+INTRODUCTION = """# Commands
+
+Made by `make docs-reference` of the commands themselves; `freshet COMMAND --help` says the same. Whatever a command
+refuses is one line on standard error, and exit code 2.
+"""
+ELSEWHERE = {"serve": "Its options: [options.md](options.md)."}
+"""Commands whose options have a page of their own."""
+HEAD = "| option | default | what |\n|---|---|---|\n"
+
+
+def page() -> str:
+    """The page's text."""
+    parts = [INTRODUCTION]
+    for name, command in sorted(_commands("freshet", typer.main.get_command(app))):
+        parts.append(f"## {name}\n\n{_cell(' '.join((command.help or '').split()))}\n")
+        if (options := ELSEWHERE.get(name.removeprefix("freshet "))) is not None:
+            parts.append(f"{options}\n")
+        elif rows := [_row(parameter) for parameter in command.params if parameter.name != "help"]:
+            parts.append(HEAD + "".join(rows))
+    return "\n".join(parts)
+
+
+def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Every command under its whole name; a group is none."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield name, command
+        return
+    for word, one in inner.items():
+        yield from _commands(f"{name} {word}", one)
+
+
+def _row(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        name = f"`{parameter.name.upper()}`"
+    else:
+        shown = [*parameter.opts, *(() if parameter.is_flag else parameter.secondary_opts)]
+        name = ", ".join(f"`{option}`" for option in shown)
+    what = _cell(parameter.help or "")
+    if envvar := getattr(parameter, "envvar", None):
+        what = f"{what} Or by `{envvar}`."
+    return f"| {name} | {_default(parameter)} | {what} |\n"
+
+
+def _default(parameter: Any) -> str:
+    default = parameter.default
+    if parameter.required:
+        return "has to be given"
+    if default in (None, "", False) or callable(default) or isinstance(default, list | tuple):
+        return ""
+    return "on" if default is True else f"`{default}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("<", "&lt;").replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,47 @@
+"""`make -C loadtest protos`: compiles *.proto into Python modules. Needs grpcio-tools, which nothing else here does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# Module -> folder of the sources.
+TARGETS = {
+    "serving/codecs/proto_files.py": "serving/codecs/protos",
+    "processor/eas/predict_messages.py": "processor/eas",
+}
+CHUNK = 24
+
+
+def generate(target: str) -> str:
+    """Generates the text of a module of messages."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    folder = ROOT / TARGETS[target]
+    sources = sorted(path.name for path in folder.glob("*.proto"))
+    # A process of its own: the compiler brings a protobuf library that is not TensorFlow's, and the two crash.
+    protoc = [sys.executable, "-m", "grpc_tools.protoc"]
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "set"
+        command = [*protoc, f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}", *sources]
+        if subprocess.run(command, check=False).returncode:
+            raise SystemExit("protos: they do not compile")
+        files = FileDescriptorSet.FromString(out.read_bytes()).file
+    text = [
+        f'"""{TARGETS[target]}/*.proto, compiled: one serialized FileDescriptorProto each, imports before what imports '
+        'them.\n\nWritten by `make -C loadtest protos`; do not edit.\n"""\n\n# fmt: off\n\nFILES = (\n'
+    ]
+    for file in files:
+        data = file.SerializeToString(deterministic=True)
+        lines = [f"    {data[at : at + CHUNK]!r}\n" for at in range(0, len(data), CHUNK)]
+        text.append(f"    # {file.name}\n{''.join(lines)[:-1]},\n")
+    return "".join([*text, ")\n"])
+
+
+if __name__ == "__main__":
+    for target in TARGETS:
+        (ROOT / target).write_text(generate(target))
+        print(f"{target}: written", file=sys.stderr)

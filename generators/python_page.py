@@ -1,0 +1,109 @@
+"""`make docs-reference`: docs/reference/python.md, what `freshet_serving` gives, read off signatures and docstrings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import freshet_serving
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "python.md"
+INTRODUCTION = """# Python
+
+Made by `make docs-reference` of the code. `freshet_serving` is all that a program of yours imports; names load on first
+use, so who asks a server never imports the engine. With examples: [the client](../how-to/client.md),
+[publishing](../how-to/publishing.md), [reading data](data.md#reading-in-python).
+"""
+GROUPS = {
+    "Ask a server": ("Client", "AsyncClient", "Prediction", "Retry", "Ragged", "Strings"),
+    "Publish": ("Publisher",),
+    "Serve in a process of your own": ("Processor", "ProcessorConfig", "PredictRequest", "PredictReply"),
+    "Read data": ("Dataset",),
+    "Extend Freshet": ("Arch", "Backend", "Program", "Executable", "Artefact", "Stage", "StageRuntime"),
+    "Errors": (),
+}
+"""Names by what they are for; errors are told by their type."""
+LONGEST = 90
+OF_PROCESSOR = ("initialize", "process", "batch_process", "poll", "apply_delta", "rollback", "close")
+"""What is promised of Processor, which has more that the server needs."""
+
+
+def page() -> str:
+    """The page's text; raises KeyError for a name that is in no group."""
+    errors = {name for name in freshet_serving.__all__ if issubclass(getattr(freshet_serving, name), Exception)}
+    if missing := set(freshet_serving.__all__) - errors - {name for names in GROUPS.values() for name in names}:
+        raise KeyError(f"in no group: {', '.join(sorted(missing))}")
+    parts = [INTRODUCTION]
+    for title, names in GROUPS.items():
+        parts.append(f"## {title}\n")
+        parts.extend(_class(getattr(freshet_serving, name)) for name in names)
+    parts.append(_errors([getattr(freshet_serving, name) for name in sorted(errors)]))
+    return "\n".join(parts)
+
+
+def _class(kind: type[Any]) -> str:
+    # A protocol is not constructed by whoever implements it.
+    head = (
+        f"class {kind.__name__}(Protocol)" if vars(kind).get("_is_protocol") else f"{kind.__name__}{_signature(kind)}"
+    )
+    text = f"### {kind.__name__}\n\n```python\n{head}\n```\n\n{_told(kind)}"
+    text += _told(vars(kind).get("__init__"))
+    for name, member in _methods(kind):
+        prefix = "await " if inspect.iscoroutinefunction(member) else ""
+        returned = f" -> {_type(inspect.signature(member).return_annotation)}"
+        text += f"```python\n{prefix}{kind.__name__}.{name}{_signature(member)}{returned}\n```\n\n{_told(member)}"
+    return text
+
+
+def _methods(kind: type[Any]) -> Iterator[tuple[str, Any]]:
+    names = OF_PROCESSOR if kind.__name__ == "Processor" else [name for name in vars(kind) if not name.startswith("_")]
+    for name in names:
+        member = inspect.unwrap(getattr(kind, name)) if callable(getattr(kind, name)) else None
+        if inspect.isroutine(member) and member.__doc__:
+            yield name, member
+
+
+def _signature(member: Any) -> str:
+    """As it is called, without self; a parameter a line where they are many."""
+    parts, keyword_only = [], False
+    for parameter in inspect.signature(member).parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
+            keyword_only = True
+            parts.append("*")
+        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        default = "" if parameter.default is parameter.empty else f" = {_default(parameter.default)}"
+        parts.append(f"{stars}{parameter.name}: {_type(parameter.annotation)}{default}")
+    line = f"({', '.join(parts)})"
+    return line if len(line) <= LONGEST else "(\n" + "".join(f"    {part},\n" for part in parts) + ")"
+
+
+def _type(annotation: Any) -> str:
+    """An annotation as it is written."""
+    return str(getattr(annotation, "__forward_arg__", annotation))
+
+
+def _default(value: Any) -> str:
+    """A default as it is written; what cannot be written in a word is dots."""
+    return repr(value) if value is None or isinstance(value, int | float | str | tuple) else "..."
+
+
+def _told(member: Any) -> str:
+    """A docstring, as it stands; nothing where there is none of its own."""
+    text = inspect.cleandoc(getattr(member, "__doc__", None) or "")
+    return f"{text}\n\n" if text else ""
+
+
+def _errors(errors: list[type[Any]]) -> str:
+    rows = (
+        f"| `{kind.__name__}` | `{kind.__bases__[0].__name__}` | {kind.http_status} | {kind.grpc_code} |\n"
+        for kind in sorted(errors, key=lambda kind: (kind.http_status, kind.__name__))
+    )
+    return "| error | is a | HTTP | gRPC |\n|---|---|---|---|\n" + "".join(rows)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

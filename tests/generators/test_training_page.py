@@ -1,0 +1,31 @@
+import dataclasses
+import typing
+
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.processor.options import options_of
+from generators.training_page import PAGE, page
+
+MADE = {"ModelConfig": {"options"}, "FeatureConfig": {"name", "column_kind"}, "TableConfig": {"train"}}
+"""Fields that no key of the file gives."""
+
+
+def test_the_page_of_the_training_file_is_current():
+    assert PAGE.read_text() == page(), "make docs-reference"
+
+
+def test_every_field_that_a_key_gives_says_what_it_is_for():
+    hints = typing.get_type_hints(TrainConfig)
+    kinds = [typing.get_args(hint)[-1] if typing.get_args(hint) else hint for hint in hints.values()]
+    for kind in filter(dataclasses.is_dataclass, kinds):
+        told = {field.name for field, _ in options_of(kind)}
+        assert {field.name for field in dataclasses.fields(kind)} - told == MADE.get(kind.__name__, set())
+
+
+def test_a_section_and_a_key_are_told_as_their_fields_say_them():
+    text = page()
+    assert "## [features.COLUMN]\n\nA section a feature, named as its column." in text
+    assert "| `from` | string | the feature's name | the column that it is made of |" in text
+    assert "| `label` | string or list of strings |  | the column of the label, 0 to 1;" in text
+    assert "| `path` | string | has to be given | a file, a folder or a glob" in text
+    # Those of [train] before those of the optimizers, which have them for tables as well.
+    assert text.index("| `seed` |") < text.index("| `l1` |")

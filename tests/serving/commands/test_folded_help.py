@@ -1,0 +1,76 @@
+import re
+
+import pytest
+import typer
+import typer.main
+from typer.testing import CliRunner
+
+from freshet_serving.serving.commands.cli import app
+from freshet_serving.serving.commands.folded_help import FoldedHelp, HelpAllOption
+from freshet_serving.serving.serve_config import OPTIONS
+
+SCREEN_LINES, SCREEN_COLUMNS = 60, 120
+
+
+class Small(FoldedHelp):
+    folded = frozenset({"rare"})
+
+
+def small(common: str = "", rare: str = "", help_all: HelpAllOption = False) -> None:
+    """Does little."""
+    print(f"{common} {rare}")
+
+
+def run(program, *line, columns=SCREEN_COLUMNS):
+    return CliRunner().invoke(program, line, env={"COLUMNS": str(columns), "NO_COLOR": "1"})
+
+
+@pytest.fixture
+def program():
+    made = typer.Typer()
+    made.command(cls=Small)(small)
+    return made
+
+
+def commands(command, words=()):
+    yield words
+    for word, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*words, word))
+
+
+def test_help_leaves_out_what_is_folded_and_says_last_how_many_there_are(program):
+    text = run(program, "--help").output
+    assert "--common" in text
+    assert "--rare" not in text
+    assert text.strip().splitlines()[-1].strip() == "--help-all shows 1 more options."
+
+
+def test_help_all_shows_everything_and_does_nothing(program):
+    done = run(program, "--rare", "x", "--help-all")
+    assert done.exit_code == 0
+    assert {"--common", "--rare"} <= set(done.output.split())
+    assert "more options" not in done.output
+
+
+def test_a_folded_option_is_taken(program):
+    assert run(program, "--rare", "x", "--common", "y").output == "y x\n"
+
+
+@pytest.mark.parametrize("words", [*commands(typer.main.get_command(app))], ids=" ".join)
+def test_no_help_is_longer_than_a_screen(words):
+    assert len(run(app, *words, "--help").output.splitlines()) <= SCREEN_LINES
+
+
+def test_help_all_of_serve_shows_every_option_and_help_those_of_the_first_week():
+    flags = {f"--{field.name.replace('_', '-')}": option.folded for field, option in OPTIONS}
+    text = run(app, "serve", "--help").output
+    shown = set(re.findall(r"│ (--[\w-]+)", text))
+    assert shown == {flag for flag, folded in flags.items() if not folded} | {"--config", "--help", "--help-all"}
+    assert text.strip().splitlines()[-1].strip() == f"--help-all shows {sum(flags.values())} more options."
+    assert set(re.findall(r"│ (--[\w-]+)", run(app, "serve", "--help-all").output)) >= set(flags)
+
+
+def test_help_is_read_on_a_narrow_terminal_too():
+    text = run(app, "serve", "--help", columns=80).output
+    assert max(map(len, text.splitlines())) <= 80
+    assert "--max-body-bytes" in text
