@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from freshet_serving.models.data.dataset import Dataset as Dataset
     from freshet_serving.models.publishing.publisher import Publisher as Publisher
     from freshet_serving.models.zoo.arch import Arch as Arch
-    from freshet_serving.processor.backends.base import Artefact as Artefact
-    from freshet_serving.processor.backends.base import Backend as Backend
-    from freshet_serving.processor.backends.base import Executable as Executable
-    from freshet_serving.processor.backends.base import Program as Program
+    from freshet_serving.processor.backends import Artefact as Artefact
+    from freshet_serving.processor.backends import Backend as Backend
+    from freshet_serving.processor.backends import Executable as Executable
+    from freshet_serving.processor.backends import Program as Program
     from freshet_serving.processor.columns import Ragged as Ragged
     from freshet_serving.processor.columns import Strings as Strings
     from freshet_serving.processor.engine import PredictReply as PredictReply
@@ -49,7 +49,7 @@ _MODULES = {
     "freshet_serving.models.data.dataset": ("Dataset",),
     "freshet_serving.models.publishing.publisher": ("Publisher",),
     "freshet_serving.models.zoo.arch": ("Arch",),
-    "freshet_serving.processor.backends.base": ("Artefact", "Backend", "Executable", "Program"),
+    "freshet_serving.processor.backends": ("Artefact", "Backend", "Executable", "Program"),
     "freshet_serving.processor.columns": ("Ragged", "Strings"),
     "freshet_serving.processor.engine": ("PredictReply", "PredictRequest", "Processor", "ProcessorConfig"),
     "freshet_serving.processor.errors": (

@@ -18,11 +18,19 @@ from freshet_serving.models.training.publication import publish_version
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.kernels.hashing import init_rows
-from freshet_serving.processor.package.delta import SUFFIX, Delta, TableDelta, write_delta
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.processor.package import (
+    ROW_TYPES,
+    SUFFIX,
+    Delta,
+    Feature,
+    Input,
+    Manifest,
+    Output,
+    TableDelta,
+    TableEntry,
+    write_delta,
+)
+from freshet_serving.processor.repository import ChangeLog, open_repository
 
 MODEL = "bench"
 TABLES, FLOATS, DIM = 26, 13, 16

@@ -20,8 +20,7 @@ errors      every error a caller can meet, and which pass by themselves
 extras      libraries that may be missing, and what brings them
 memory      memory that other processes can map
 standby_thread   threads made at the start, for where memory is short there are no more
-resource_limits  how many cores and how much memory this process may take
-cores       cpusets and memory nodes
+cores       cpusets and memory nodes, and how much of them a process is allowed
 machine     what this machine's processor can do
 options     what a field of a dataclass of options says of itself
 clock       time as a collaborator
@@ -46,7 +45,6 @@ __all__ = [
     "overview",
     "package",
     "repository",
-    "resource_limits",
     "sessions",
     "standby_thread",
     "tables",

@@ -8,6 +8,9 @@ Callers of DeepRec's Processor pass the bytes of its PredictRequest instead, and
 
     response = processor.process(request)
 
+A Processor is a host of models (processor.versions.host) and a predictor (processor.sessions.predictor), whose own
+methods do what it does not promise itself.
+
 Thread-safe throughout. Requests are validated in the caller's thread and computed on the SessionGroup's threads;
 changes (poll, apply_delta, rollback, load, ...) run in the caller's thread under the model's lock and never block a
 request.
@@ -16,20 +19,19 @@ request.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, cast, overload
+from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock, SystemClock
-from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
-from freshet_serving.processor.generation import UNDO_DEPTH
+from freshet_serving.processor.generation import UNDO_DEPTH, Generation
 from freshet_serving.processor.overview import describe
-from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
-from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.processor.repository import NO_KEYS, Keyring, open_repository
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.request import PredictReply, PredictRequest
@@ -37,16 +39,13 @@ from freshet_serving.processor.sessions.session_options import GroupConfig, Sess
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
 from freshet_serving.processor.tables.remote.settings import RemoteConfig
-from freshet_serving.processor.versions.change_results import ApplyResult
+from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching.canary_judge import CanaryEvidence
-from freshet_serving.processor.watching.delta_guard import ON
-from freshet_serving.processor.watching.sketch import Sketch
-from freshet_serving.processor.watching.stats import ShadowComparison
+from freshet_serving.processor.watching import ON, CanaryEvidence, GroupStats, ShadowComparison, Sketch
 
 __all__ = [
     "ApplyResult",
@@ -85,65 +84,62 @@ class ProcessorConfig(SessionConfig):
     mirror_bytes: int = 0
 
 
-class Processor(Predictor, ModelHost):
-    """Serves every model of a repository."""
+class InProcessPredictor(Predictor):
+    """Answers by what a host of this process serves, as its routes are at that moment."""
 
-    def __init__(self, config: ProcessorConfig, clock: Clock | None = None) -> None:
-        """Opens the repository and starts the sessions; poll() loads the models. See initialize()."""
-        self.config = config
-        clock = clock or SystemClock()
+    def __init__(self, host: ModelHost, groups: Groups, clock: Clock, limits: RequestLimits) -> None:
+        super().__init__(groups, clock, limits)
+        self._host = host
+
+    def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
+        """See Predictor.replica."""
+        return _replica(self._host.model(model).routes.pick(version, label))
+
+    def route(
+        self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
+    ) -> Replica:
+        """See Predictor.route."""
+        return _replica(self._host.model(model).routes.route(version, label, key))
+
+    def models(self) -> list[str]:
+        """See ModelHost.models."""
+        return self._host.models()
+
+    def status(self, model: str) -> list[VersionStatus]:
+        """See ModelHost.status."""
+        return self._host.status(model)
+
+
+class InProcessHost(ModelHost):
+    """The host of a process that answers by its models itself, with its predictor."""
+
+    def __init__(self, config: ProcessorConfig, clock: Clock) -> None:
+        """Opens the repository and starts the sessions; see Processor."""
         self._following = threading.Lock()
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
         mirrored = open_repository(
             config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models or ()
         )
         repository = mirrored.with_keys(config.keyring)
-        ModelHost.__init__(
-            self, repository, config.models, config.undo_depth, clock, 1, remote, config.budgets,
+        super().__init__(
+            repository, config.models, config.undo_depth, clock, 1, remote, config.budgets,
             config.policies, config.delta_guard, config.max_staleness_s,
         )  # fmt: skip
-        Predictor.__init__(self, Groups(config, clock), clock, config.limits)
-
-    @classmethod
-    def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Self:
-        """A processor with the newest version of every model loaded; see ProcessorConfig.strict."""
-        processor = cls(config, clock)
-        try:
-            processor.load_all(config.strict)
-        except BaseException:
-            processor.close()
-            raise
-        return processor
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
-        """See Predictor.replica."""
-        return cast(Replica, self._model(model).pick(version, label).replicas)
-
-    def route(
-        self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
-    ) -> Replica:
-        """See Predictor.route."""
-        return cast(Replica, self._model(model).routes.route(version, label, key).replicas)
+        self.predictor = InProcessPredictor(self, Groups(config, clock), clock, config.limits)
 
     def on_routes_changed(self) -> None:
         """See ModelHost.on_routes_changed."""
         # Models change side by side: nobody may follow older routes after newer ones.
         with self._following:
             routes = {name: model.routes for name, model in self._models.items()}
-            shadows = {name: cast(Replica, r.shadow.replicas) for name, r in routes.items() if r.shadow is not None}
+            shadows = {name: _replica(r.shadow) for name, r in routes.items() if r.shadow is not None}
             pairs = [pair for r in routes.values() for pair in r.trials()]
-            trials = [(cast(Replica, canary.replicas), cast(Replica, baseline.replicas)) for canary, baseline in pairs]
-            self.update_traffic({name: r.traffic for name, r in routes.items()}, shadows, trials)
+            trials = [(_replica(canary), _replica(baseline)) for canary, baseline in pairs]
+            self.predictor.update_traffic({name: r.traffic for name, r in routes.items()}, shadows, trials)
 
     def connect(self, version: ServedVersion) -> Replica:
         """See ModelHost.connect: this process, alone."""
-        options = self._groups.of(version.manifest.model).options
+        options = self.predictor.groups.of(version.manifest.model).options
         return Replica(
             version.files,
             version.control,
@@ -155,6 +151,78 @@ class Processor(Predictor, ModelHost):
             options.runs,
         )
 
+    def group_stats(self) -> dict[str, GroupStats]:
+        """See ModelHost.group_stats."""
+        return self.predictor.groups.statistics()
+
+    def resize(self, sessions: int, group: str | None = None) -> None:
+        """See ModelHost.resize."""
+        self.predictor.groups.resize(sessions, group)
+
+    def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
+        """See ModelHost.lookups."""
+        return self.predictor.groups.counts(_replica(version))
+
+    def shadow_comparison(self, version: ServedVersion) -> ShadowComparison | None:
+        """See ModelHost.shadow_comparison."""
+        return self.predictor.shadow_comparisons().get((version.manifest.model, version.manifest.version))
+
+    def canary_evidence(self, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence:
+        """See ModelHost.canary_evidence."""
+        pair = _replica(canary), _replica(baseline)
+        return self.predictor.evidence().get(pair) or CanaryEvidence.none(len(canary.manifest.outputs))
+
+    def sketch(self, version: ServedVersion) -> Sketch:
+        """See ModelHost.sketch."""
+        return self.predictor.groups.sketch(_replica(version))
+
+    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
+        """See ModelHost.remote_rows."""
+        reader = _replica(version).remote
+        return reader.statistics() if reader else None
+
+    def info(self) -> dict[str, Any]:
+        """See ModelHost.info."""
+        groups = self.group_stats()
+        sessions = sum(group.sessions for group in groups.values())
+        shown = {name: self.predictor.groups.describe(name) for name in groups}
+        return {"sessions": sessions, "groups": shown, **describe(self, self._clock.unix_s())}
+
+    def close(self) -> None:
+        """Answers what is queued, then stops the sessions; later calls raise NotReady."""
+        super().close()
+        self.predictor.close()
+        if self._remote is not None:
+            self._remote.close()
+
+
+class Processor:
+    """Serves every model of a repository."""
+
+    def __init__(self, config: ProcessorConfig, clock: Clock | None = None) -> None:
+        """Opens the repository and starts the sessions; poll() loads the models. See initialize()."""
+        self.config = config
+        # The models and what changes them; and what answers by them.
+        self.host = InProcessHost(config, clock or SystemClock())
+        self.predictor = self.host.predictor
+
+    @classmethod
+    def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Self:
+        """A processor with the newest version of every model loaded; see ProcessorConfig.strict."""
+        processor = cls(config, clock)
+        try:
+            processor.host.load_all(config.strict)
+        except BaseException:
+            processor.close()
+            raise
+        return processor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @overload
     def process(self, request: PredictRequest) -> PredictReply: ...
 
@@ -165,56 +233,55 @@ class Processor(Predictor, ModelHost):
         """Scores one request; raises FreshetError. As bytes it is DeepRec's message (processor.eas), and so is the
         reply; model: which one is meant, needed only where there are several."""
         if isinstance(request, PredictRequest):
-            return super().process(request)
+            return self.predictor.process(request)
         # Needed by these callers alone, and slow to import.
         from freshet_serving.processor.eas import codec as eas
 
         name = self._only_model() if model is None else model
-        limits = self.limits(name)
+        limits = self.predictor.limits(name)
         if len(request) > limits.max_body_bytes:
             most = f"at most {limits.max_body_bytes} bytes wanted"
             raise TooLarge(f"max_body_bytes: {most}, got {len(request)}; ask for fewer at once")
-        inputs, wanted = eas.decode(request, self.manifest(name)[0], limits)
-        return eas.encode(super().process(PredictRequest(name, inputs)).outputs, wanted)
+        inputs, wanted = eas.decode(request, self.predictor.manifest(name)[0], limits)
+        return eas.encode(self.predictor.process(PredictRequest(name, inputs)).outputs, wanted)
 
     def _only_model(self) -> str:
-        names = self.models()
+        names = self.host.models()
         if len(names) != 1:
             raise BadInput(f"model: one of {', '.join(names) or 'none'} wanted, got nothing")
         return names[0]
 
-    def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
-        """See ModelHost.lookups."""
-        return self._groups.counts(cast(Replica, version.replicas))
+    def batch_process(self, requests: Sequence[PredictRequest]) -> list[PredictReply | FreshetError]:
+        """Scores requests together; each gets its own reply or its own error, in order."""
+        return self.predictor.batch_process(requests)
 
-    def shadow_comparison(self, version: ServedVersion) -> ShadowComparison | None:
-        """See ModelHost.shadow_comparison."""
-        return self.shadow_comparisons().get((version.manifest.model, version.manifest.version))
+    def poll(self, patience_s: float | None = None) -> list[str]:
+        """Looks at the repository once: loads new versions, applies new deltas; cheap when nothing changed.
 
-    def canary_evidence(self, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence:
-        """See ModelHost.canary_evidence."""
-        pair = cast(Replica, canary.replicas), cast(Replica, baseline.replicas)
-        return self.evidence().get(pair) or CanaryEvidence.none(len(canary.manifest.outputs))
+        patience_s: how long the other models wait for one that takes its time (processor.versions.poll_rounds): what
+        happens there is returned by a later call. None: as long as it takes.
+        """
+        return self.host.poll(patience_s)
 
-    def sketch(self, version: ServedVersion) -> Sketch:
-        """See ModelHost.sketch."""
-        return self._groups.sketch(cast(Replica, version.replicas))
+    def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> ApplyResult:
+        """Serves a delta given as bytes, or as a path inside the repository; raises why it was refused."""
+        return self.host.apply_delta(model, data, path)
 
-    def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
-        """See ModelHost.remote_rows."""
-        reader = cast(Replica, version.replicas).remote
-        return reader.statistics() if reader else None
+    def rollback(self, model: str, generation: Generation, reason: str = "") -> RollbackResult:
+        """Serves an earlier generation again, here and on every server of the repository; see ServedModel.rollback."""
+        return self.host.rollback(model, generation, reason)
 
     def info(self) -> dict[str, Any]:
-        """See ModelHost.info."""
-        groups = self.group_stats()
-        sessions = sum(group.sessions for group in groups.values())
-        shown = {name: self._groups.describe(name) for name in groups}
-        return {"sessions": sessions, "groups": shown, **describe(self, self._clock.unix_s())}
+        """Everything a person would ask, JSON-able: versions, labels, generation, freshness, sessions, memory."""
+        return self.host.info()
 
     def close(self) -> None:
         """Answers what is queued, then stops the sessions; later calls raise NotReady."""
-        ModelHost.close(self)
-        self.end()
-        if self._remote is not None:
-            self._remote.close()
+        self.host.close()
+
+
+def _replica(version: ServedVersion) -> Replica:
+    """What this process answers by a version with; raises NotReady before it is open."""
+    replica = version.replicas
+    assert isinstance(replica, Replica), "connect() made it"
+    return replica

@@ -13,8 +13,7 @@ from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.routes import find
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching.sketch import Sketch
-from freshet_serving.processor.watching.stats import ModelStats, VersionStats
+from freshet_serving.processor.watching import ModelStats, Sketch, VersionStats
 
 
 def model_stats(host: ModelHost) -> list[ModelStats]:

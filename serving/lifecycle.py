@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from freshet_serving.processor.errors import NotReady
 
 
 class Engine(Protocol):
-    """The engine that a lifecycle holds: a processor, the host of a fleet, or a worker's predictor."""
+    """The engine that a lifecycle holds: the host of models, or a worker's predictor."""
 
     @property
     def ready(self) -> bool: ...
@@ -28,10 +28,11 @@ class Engine(Protocol):
 
 
 P = TypeVar("P", bound=Engine)
-P_co = TypeVar("P_co", bound=Engine, covariant=True)
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Availability(Protocol[P_co]):
+class Availability(Protocol[T_co]):
     """A Lifecycle as the ports read it."""
 
     @property
@@ -46,7 +47,7 @@ class Availability(Protocol[P_co]):
     @property
     def reasons(self) -> dict[str, list[str]]: ...
 
-    def processor(self) -> P_co:
+    def processor(self) -> T_co:
         """See Lifecycle.processor."""
 
 
@@ -84,6 +85,10 @@ class Lifecycle(Generic[P]):
         processor, self._processor = self._processor, None
         return processor
 
+    def part(self, pick: Callable[[P], T]) -> LifecyclePart[T]:
+        """This lifecycle, as ports see it that ask a part of the processor."""
+        return LifecyclePart(self, pick)
+
     @property
     def opened(self) -> bool:
         return self._processor is not None
@@ -118,3 +123,34 @@ class Lifecycle(Generic[P]):
         if processor is None:
             raise NotReady("server: draining" if self._draining else "server: models are loading")
         return processor
+
+
+class LifecyclePart(Generic[T]):
+    """A Lifecycle whose processor() is a part of the processor, picked once. Ready, and draining, when the whole is."""
+
+    def __init__(self, whole: Lifecycle[Any], pick: Callable[[Any], T]) -> None:
+        self._whole, self._pick = whole, pick
+        self._part: T | None = None
+
+    @property
+    def draining(self) -> bool:
+        return self._whole.draining
+
+    @property
+    def ready(self) -> bool:
+        return self._whole.ready
+
+    @property
+    def unready_reason(self) -> str:
+        return self._whole.unready_reason
+
+    @property
+    def reasons(self) -> dict[str, list[str]]:
+        return self._whole.reasons
+
+    def processor(self) -> T:
+        """The part; raises NotReady while models load. Once the server has closed it answers for itself."""
+        part = self._part
+        if part is None:
+            part = self._part = self._pick(self._whole.processor())
+        return part

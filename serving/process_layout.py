@@ -14,9 +14,9 @@ import sys
 from dataclasses import dataclass, fields
 from typing import Any
 
+from freshet_serving.processor.cores import ResourceLimits
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.repository.mirror.repositories import open_repository
-from freshet_serving.processor.resource_limits import ResourceLimits
+from freshet_serving.processor.repository import open_repository
 from freshet_serving.processor.sessions.session_options import Compute, SessionOptions
 from freshet_serving.serving.serve_config import ServeConfig
 

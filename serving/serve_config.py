@@ -17,17 +17,16 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from freshet_serving.processor.cores import ResourceLimits
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 from freshet_serving.processor.features.limits import REQUESTS
 from freshet_serving.processor.generation import UNDO_DEPTH
 from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
-from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
-from freshet_serving.processor.repository.trust_memory import default_memory
-from freshet_serving.processor.resource_limits import ResourceLimits
+from freshet_serving.processor.repository import NO_KEYS, Keyring, default_memory
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote.settings import RemoteConfig
-from freshet_serving.processor.watching.delta_guard import MODES, ON
+from freshet_serving.processor.watching import MODES, ON
 from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontendOptions
 from freshet_serving.serving.http.origin_checks import is_loopback
 from freshet_serving.serving.loading.import_process import ImportLimits

@@ -70,7 +70,7 @@ from freshet_serving.serving.telemetry.metrics import Metrics
 from freshet_serving.serving.telemetry.observers import Observers
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.engine import Processor
+    from freshet_serving.processor.engine import InProcessHost, Processor
     from freshet_serving.processor.versions.host import ModelHost
     from freshet_serving.serving.workers.fork_server import ForkServer
     from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
@@ -155,7 +155,7 @@ class Server:
         self._bulk = low_priority_pool() if self._layout.workers > 1 else None
         self._out, self._shutdown_watchdog = out or sys.stdout, shutdown_watchdog
         self._start_s = time.monotonic()
-        self._lifecycle: Lifecycle[Processor] | Lifecycle[WorkerPoolHost]
+        self._lifecycle: Lifecycle[InProcessHost] | Lifecycle[WorkerPoolHost]
         self._watcher: Watcher | None = None
         self._importer: AutoImporter | None = None
         self._failed = False
@@ -202,13 +202,13 @@ class Server:
     ) -> None:
         """This process answers."""
         config, options = self._config, self._config.front_options(version, processes=1)
-        lifecycle: Lifecycle[Processor] = Lifecycle()
+        lifecycle: Lifecycle[InProcessHost] = Lifecycle()
         self._lifecycle = lifecycle
         self._metrics = metrics = Metrics(lifecycle)
         self._watching = watching = Observers(options, 0)
         watching.count(metrics.own)
         self._front = ports = DataPorts(
-            lifecycle,
+            lifecycle.part(lambda host: host.predictor),
             metrics,
             options,
             watching,
@@ -224,10 +224,10 @@ class Server:
             ),
         )
 
-        def open_watched() -> Processor:
+        def open_watched() -> InProcessHost:
             processor = open_processor(config, self._layout)
-            watching.record(processor, metrics.own)
-            return processor
+            watching.record(processor.predictor, metrics.own)
+            return processor.host
 
         self._open = lifecycle.loading(open_watched)
 

@@ -14,18 +14,12 @@ FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "load
 MAX_LINES = 600
 
 TESTED_BY: dict[str, tuple[str, ...]] = {
-    "processor/repository/log/snapshots.py": (
-        "tests/processor/tables/test_compaction.py",
-        "tests/processor/repository/log/test_pruning.py",
-    ),
     "processor/repository/log/re_signing.py": ("tests/processor/versions/test_model_signed.py",),
-    "processor/repository/log/trusted_records.py": ("tests/processor/versions/test_model_signed.py",),
     "processor/clock.py": (
         "tests/processor/sessions/test_predictor.py",
         "tests/processor/tables/remote/test_circuit_breaker.py",
     ),
     "processor/eas/predict_messages.py": ("tests/processor/eas/test_codec.py",),
-    "processor/kernels/boolean_letters.py": ("tests/serving/codecs/test_json_columns.py",),
     "processor/kernels/bucket_bytes.py": ("tests/processor/tables/remote/test_layout.py",),
     "processor/kernels/conversion.py": (
         "tests/processor/tables/test_quantise.py",
@@ -34,9 +28,11 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/kernels/counting.py": ("tests/processor/watching/test_sketch.py",),
     "processor/kernels/bucket_plans.py": ("tests/processor/backends/test_cost.py",),
     "processor/kernels/crosses.py": ("tests/processor/features/test_evaluation.py",),
-    "processor/kernels/fences.py": ("tests/processor/versions/test_control.py",),
-    "processor/kernels/length_prefixed.py": ("tests/serving/codecs/test_bytes_tensor.py",),
-    "processor/kernels/pointers.py": ("tests/processor/kernels/test_pool.py", "tests/processor/tables/test_table.py"),
+    "processor/kernels/length_prefixed.py": ("tests/serving/codecs/test_kserve_header_bytes_tensor.py",),
+    "processor/kernels/pointers.py": (
+        "tests/processor/kernels/test_pool.py",
+        "tests/processor/versions/test_control.py",
+    ),
     "processor/kernels/remote.py": ("tests/processor/tables/remote/test_reader.py",),
     "processor/kernels/row_cache.py": ("tests/processor/tables/remote/test_cache.py",),
     "processor/kernels/rows.py": ("tests/processor/tables/test_table.py",),
@@ -53,20 +49,11 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/package/test_delta.py",
         "tests/processor/repository/test_model_repository.py",
     ),
-    "processor/package/recording_columns.py": (
-        "tests/models/joining/test_recording_folder.py",
-        "tests/serving/telemetry/test_request_recorder.py",
-    ),
-    "processor/package/rowtypes.py": (
-        "tests/processor/tables/test_quantise.py",
-        "tests/processor/tables/test_table.py",
-    ),
     "processor/sessions/request.py": ("tests/processor/sessions/test_session.py",),
     "processor/tables/remote/remote_table.py": ("tests/processor/tables/remote/test_reader.py",),
     "processor/tables/remote/store.py": ("tests/processor/tables/remote/test_reader.py",),
     "processor/tables/row_log.py": ("tests/processor/tables/test_tier.py",),
     "processor/versions/change_results.py": ("tests/processor/versions/test_model_deltas.py",),
-    "processor/watching/histogram.py": ("tests/serving/telemetry/test_metrics.py",),
     "processor/watching/stats.py": ("tests/processor/sessions/test_session.py", "tests/processor/test_overview.py"),
     "compiler/backends/onnxruntime.py": (
         "tests/compiler/backends/test_base.py",

@@ -36,7 +36,6 @@ LEVELS = {
         ("features",),
         ("kernels",),
         ("repository",),
-        ("resource_limits",),
         ("cores", "generation", "options", "package"),
         ("extras",),
         ("standby_thread",),

@@ -1,8 +1,8 @@
 """Every room (folder with an __init__.py) says what it is for, what is in it, and which of it other rooms may import.
 
-A room's docstring has a line `name  what it is` for each of its modules and rooms, and its __all__ the names of those
-that are imported from outside. Benchmarks and peers measure the engine, and generators write pages of it, so these may
-look into all of it.
+A room's docstring has a line `name  what it is` for each of its modules and rooms, and its __all__ the modules that are
+imported from outside, or, where it exports names, those names. Benchmarks and peers measure the engine, and generators
+write pages of it, so these may look into all of it.
 """
 
 import ast
@@ -82,3 +82,14 @@ def test_other_rooms_import_only_what_a_room_offers(room):
 
     assert offered is not None, f"{room}/__init__.py has no __all__"
     assert used - set(offered) == set(), f"imported from outside; if that is meant, into {room}.__all__ with them"
+
+
+def exported_names(room):
+    """Return the names of a room's __all__ that are none of its modules."""
+    return set(head(room)[1] or ()) - members(room)
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if exported_names(room)])
+def test_a_name_that_is_exported_is_used_elsewhere(room):
+    elsewhere = {name for module, name in imports() if not f"{module}.".startswith(f"{room}.")}
+    assert [name for name in sorted(exported_names(room)) if f"{room}.{name}" not in elsewhere] == []

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from freshet_serving.processor.backends.base import Matrix
+from freshet_serving.processor.backends import Matrix
 from freshet_serving.processor.backends.onnxruntime import WEIGHT_PREFIX
 
 LEAST_WEIGHTS = 1024

@@ -11,7 +11,7 @@ from freshet_serving.compiler.backends.base import CompiledGraph, Variant
 from freshet_serving.compiler.backends.int8_choice import in_int8
 from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_inputs
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.processor.backends.base import Artefact, weights_hash
+from freshet_serving.processor.backends import Artefact, weights_hash
 from freshet_serving.processor.backends.openvino import PRECISIONS, OpenVino
 from freshet_serving.processor.machine import this_machine
 

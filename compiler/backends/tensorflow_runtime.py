@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.processor.backends.base import Artefact, Executable, Matrix, Program, Weights, check_buffers
+from freshet_serving.processor.backends import Artefact, Executable, Matrix, Program, Weights, check_buffers
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 
 MAX_NBYTES = 256 << 20

@@ -13,7 +13,7 @@ from typing import Any
 from freshet_serving.compiler.backends.base import CompiledGraph, Variant
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.processor.backends.base import Artefact
+from freshet_serving.processor.backends import Artefact
 from freshet_serving.processor.backends.xla import Xla, device
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine

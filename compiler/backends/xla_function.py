@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.compiler.backends.xla import portable
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.processor.backends.base import Matrix, aligned
+from freshet_serving.processor.backends import Matrix, aligned
 from freshet_serving.processor.backends.xla import FLOAT32, Xla, device
 from freshet_serving.processor.errors import BadInput, FreshetError
 

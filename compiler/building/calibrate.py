@@ -26,12 +26,12 @@ from freshet_serving.compiler.backends.base import MAX_ERROR
 from freshet_serving.compiler.building.auc import auc
 from freshet_serving.compiler.building.compile import TOLERANCE, largest_error, load
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
-from freshet_serving.processor.backends.base import Executable as Loaded
-from freshet_serving.processor.backends.base import aligned
+from freshet_serving.processor.backends import Executable as Loaded
+from freshet_serving.processor.backends import aligned
 from freshet_serving.processor.backends.bounded import outputs_of, typical_error
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.machine import this_machine
-from freshet_serving.processor.package.manifest import WHOLE, ExecutableEntry
+from freshet_serving.processor.package import WHOLE, ExecutableEntry
 
 MAX_AUC_CHANGE = 1e-4
 AUTO = "auto"

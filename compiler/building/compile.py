@@ -14,14 +14,10 @@ import numpy as np
 
 from freshet_serving.compiler.backends.base import CompiledGraph, CompilerBackend, LoweredGraph, Variant
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
-from freshet_serving.processor.backends.artefact_file import pack, sha256
+from freshet_serving.processor.backends import OpenedPrograms, builtin, open_programs, pack, sha256
 from freshet_serving.processor.backends.bounded import MAX_ROWS, ROWS, row_errors
-from freshet_serving.processor.backends.opening import OpenedPrograms, open_programs
-from freshet_serving.processor.backends.registry import builtin
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.atomic import atomic_file
-from freshet_serving.processor.package.manifest import PRECISIONS, WHOLE, ExecutableEntry, Manifest
-from freshet_serving.processor.package.tensors import write_tensors
+from freshet_serving.processor.package import PRECISIONS, WHOLE, ExecutableEntry, Manifest, atomic_file, write_tensors
 
 BUCKETS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 BACKENDS = (*builtin(), "tensorflow")

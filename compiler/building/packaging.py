@@ -14,10 +14,16 @@ from freshet_serving.compiler.building.compile import BUCKETS, compile_graph, va
 from freshet_serving.compiler.building.parts import GraphParts, parts
 from freshet_serving.compiler.building.role_compiler import RoleCompiler
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.processor.package.manifest import CANDIDATE, WHOLE, ExecutableEntry, Manifest, Output
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import DENSE, GRAPH, VersionReader, VersionWriter, table_file
-from freshet_serving.processor.repository.warmup import carry_warmup
+from freshet_serving.processor.package import CANDIDATE, WHOLE, ExecutableEntry, Manifest, Output
+from freshet_serving.processor.repository import (
+    DENSE,
+    GRAPH,
+    Repository,
+    VersionReader,
+    VersionWriter,
+    carry_warmup,
+    table_file,
+)
 
 Progress = Callable[[int, int], None]
 Arrays = Mapping[str, NDArray[Any]]

@@ -16,8 +16,7 @@ from freshet_serving.compiler.passes.decompose import decompose
 from freshet_serving.compiler.passes.flops import PassEffect
 from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.compiler.passes.user_candidate_split import UserCandidateSplit, split_user_candidate
-from freshet_serving.processor.package.manifest import CANDIDATE, USER, WHOLE, Feature
-from freshet_serving.processor.package.roles import columns, user_features
+from freshet_serving.processor.package import CANDIDATE, USER, WHOLE, Feature, columns, user_features
 
 # A user's part is computed for so many requests at once.
 USER_BUCKETS = (1, 4, 16)

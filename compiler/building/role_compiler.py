@@ -19,8 +19,7 @@ from freshet_serving.compiler.building.parts import DensePart, GraphParts
 from freshet_serving.compiler.dense.dense_graph import Matrix
 from freshet_serving.compiler.progress import Reporter, SilentReporter
 from freshet_serving.processor.errors import BadInput, FreshetError
-from freshet_serving.processor.package.manifest import CANDIDATE, USER, WHOLE, ExecutableEntry, Feature
-from freshet_serving.processor.package.roles import columns, user_features
+from freshet_serving.processor.package import CANDIDATE, USER, WHOLE, ExecutableEntry, Feature, columns, user_features
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.dense.op_allowlist import check_allowed_ops
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import NAME, Output
+from freshet_serving.processor.package import NAME, Output
 
 Matrix = NDArray[np.float32]
 

@@ -26,7 +26,7 @@ from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
 from freshet_serving.compiler.dense.expression import Constant, Expression, Name, ParsedExpression, parse
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import NAME, Feature, Output
+from freshet_serving.processor.package import NAME, Feature, Output
 
 PREFIX = "fusion/"
 MAX_OUTPUTS = 64

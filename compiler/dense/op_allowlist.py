@@ -13,7 +13,7 @@ from typing import Any
 
 from freshet_serving.compiler.frameworks import op_def_registry, saved_model_pb2, tf
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.regular_file import read_file
+from freshet_serving.processor.package import read_file
 
 MAX_GRAPH_NBYTES = 2 << 30
 NO_NUMBERS = {tf.string.as_datatype_enum, tf.resource.as_datatype_enum}

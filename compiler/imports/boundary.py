@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from freshet_serving.processor.package.manifest import Feature, Manifest
+from freshet_serving.processor.package import Feature, Manifest
 
 RECEIVER = "dense graph"
 

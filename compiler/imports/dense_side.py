@@ -13,7 +13,7 @@ from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.cut import GraphCut
 from freshet_serving.compiler.imports.foreign_graph import TABLE, VARIABLE, ForeignGraph, ForeignNode, Ref, text
 from freshet_serving.compiler.imports.shapes import SHAPE_OPERAND, Shapes
-from freshet_serving.processor.package.manifest import Output
+from freshet_serving.processor.package import Output
 
 ROWS = "@rows"
 """A source: a shape that follows from the number of rows."""

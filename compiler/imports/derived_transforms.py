@@ -26,8 +26,7 @@ from freshet_serving.compiler.imports.shapes import SIZES, Shapes
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.evaluation import Transforms
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.transforms import FORMAT, Transform, shape_of
+from freshet_serving.processor.package import FORMAT, Manifest, Transform, shape_of
 
 # These put values elsewhere and leave them as they are.
 MOVES = words("StridedSlice Slice Split SplitV Unpack GatherV2 Reshape Squeeze ExpandDims Transpose")

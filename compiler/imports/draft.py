@@ -25,8 +25,7 @@ from freshet_serving.compiler.imports.stage_graph import StageWriter
 from freshet_serving.processor.columns import Column, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package.manifest import FLOATS, Feature, Input, TableEntry
-from freshet_serving.processor.package.transforms import Transform
+from freshet_serving.processor.package import FLOATS, Feature, Input, TableEntry, Transform
 
 MAX_SEEDS = 16
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import MAX_RANK, Input
+from freshet_serving.processor.package import MAX_RANK, Input
 
 DENSE, RAGGED, SPARSE, PADDED = "dense", "ragged", "sparse", "padded"
 COMPONENTS = {

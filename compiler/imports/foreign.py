@@ -24,7 +24,7 @@ from freshet_serving.compiler.imports.inputs import arrange
 from freshet_serving.compiler.imports.keras_file import export_keras
 from freshet_serving.compiler.imports.ops import GRAPH, OPENING, READING, check_ops
 from freshet_serving.processor.errors import BadInput, NotFound, TooLarge, nearest_file
-from freshet_serving.processor.package.regular_file import read_file
+from freshet_serving.processor.package import read_file
 
 SERVE = "serve"
 MAX_GRAPH_NBYTES = 2 << 30

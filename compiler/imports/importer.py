@@ -37,11 +37,16 @@ from freshet_serving.compiler.imports.unsupported_ops import unsupported_ops
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.package.manifest import MAX_RANK, NAME, OUTPUT_DTYPES, Manifest, Output, StageEntry
-from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
-from freshet_serving.processor.repository.mirror.repositories import open_repository
-from freshet_serving.processor.repository.model_repository import Repository, check_name
-from freshet_serving.processor.repository.version import VersionReader, VersionWriter
+from freshet_serving.processor.package import MAX_RANK, NAME, OUTPUT_DTYPES, Manifest, Output, StageEntry
+from freshet_serving.processor.repository import (
+    NO_KEYS,
+    Keyring,
+    Repository,
+    VersionReader,
+    VersionWriter,
+    check_name,
+    open_repository,
+)
 from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
 
 STAGE_FILE = "stage/graph.pb"

@@ -8,8 +8,8 @@ from typing import Any
 
 from freshet_serving.compiler.imports.boundary import Boundary
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.repository.version import GRAPH, MANIFEST, VersionReader
+from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.repository import GRAPH, MANIFEST, VersionReader
 
 SIDES = {
     "tables": "replaced by lookups in tables, and by the engine's own transforms",

@@ -21,8 +21,8 @@ from freshet_serving.compiler.imports.dense_side import build_dense
 from freshet_serving.compiler.imports.foreign import open_source
 from freshet_serving.compiler.imports.importer import CLOSE, Importer, ImportOptions
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.repository.version import GRAPH, VersionReader
+from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.repository import GRAPH, VersionReader
 
 ROWS = 64
 # Attributes that name things, or where they run.

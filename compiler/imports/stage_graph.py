@@ -13,7 +13,7 @@ from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec
 from freshet_serving.compiler.imports.foreign_graph import HANDLE, INPUT, TABLE, VARIABLE, ForeignNode, Ref, text
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.processor.errors import TooLarge
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package import Input
 
 MAX_NBYTES = 2**31 - (1 << 20)
 

@@ -23,7 +23,7 @@ from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RA
 from freshet_serving.compiler.imports.ops import STAGE, check_ops
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package import Input
 
 THREADS = 2
 

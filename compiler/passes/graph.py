@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
 from freshet_serving.compiler.frameworks import inlined, tf
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Output
+from freshet_serving.processor.package import Output
 
 Ref = tuple[str, int]
 """An output of a node: (node, number)."""

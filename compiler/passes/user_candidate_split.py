@@ -33,8 +33,7 @@ from freshet_serving.compiler.passes.flops import PRODUCTS, flops
 from freshet_serving.compiler.passes.graph import Edit, Graph, Node, Ref, Shape, X
 from freshet_serving.compiler.passes.optimise import improve
 from freshet_serving.compiler.passes.patterns import part, summed
-from freshet_serving.processor.package.manifest import MAX_USER_WIDTH
-from freshet_serving.processor.package.roles import USER_VECTOR, user_column_count
+from freshet_serving.processor.package import MAX_USER_WIDTH, USER_VECTOR, user_column_count
 
 # A division that takes less off a candidate's work is not worth a second set of executables.
 MIN_SAVED = 0.05

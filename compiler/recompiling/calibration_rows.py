@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 
 from freshet_serving.compiler.building.calibrate import LabelledRows
 from freshet_serving.compiler.dense.dense_graph import Matrix
-from freshet_serving.processor.backends.base import aligned
+from freshet_serving.processor.backends import aligned
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import needed
 from freshet_serving.processor.features.plan import NonFiniteInput, SparsePlan
 from freshet_serving.processor.features.stage import load_stage
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest
-from freshet_serving.processor.repository.version import VersionReader, table_file
-from freshet_serving.processor.repository.warmup import WARMUP, parse_warmup
+from freshet_serving.processor.package import Feature, Input, Manifest
+from freshet_serving.processor.repository import WARMUP, VersionReader, parse_warmup, table_file
 from freshet_serving.processor.tables.quantise import StoredRows, dequantise
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.served_version import ServedVersion

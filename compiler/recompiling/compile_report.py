@@ -9,7 +9,7 @@ from rich.table import Table
 
 from freshet_serving.compiler.building.calibrate import Calibration, by_variant, variant_name
 from freshet_serving.compiler.recompiling.recompile import CompileReport
-from freshet_serving.processor.package.manifest import ExecutableEntry
+from freshet_serving.processor.package import ExecutableEntry
 
 LABELS = ("rows a run", "largest error", "new weights, ms")
 # The frame of a column, and the space on both sides of what stands in it.

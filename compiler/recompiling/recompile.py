@@ -36,16 +36,20 @@ from freshet_serving.compiler.recompiling.calibration_rows import (
     read_labelled,
     read_sample,
 )
-from freshet_serving.processor.backends.opening import executable_files
-from freshet_serving.processor.backends.registry import builtin
+from freshet_serving.processor.backends import builtin, executable_files
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound
 from freshet_serving.processor.machine import this_machine
-from freshet_serving.processor.package.manifest import CANDIDATE, PRECISIONS, WHOLE, ExecutableEntry, File, Manifest
-from freshet_serving.processor.package.tensors import crc32
-from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
-from freshet_serving.processor.repository.mirror.repositories import open_repository
-from freshet_serving.processor.repository.storage import VersionStorage
-from freshet_serving.processor.repository.version import GRAPH, MANIFEST, VersionReader, sealed
+from freshet_serving.processor.package import CANDIDATE, PRECISIONS, WHOLE, ExecutableEntry, File, Manifest, crc32
+from freshet_serving.processor.repository import (
+    GRAPH,
+    MANIFEST,
+    NO_KEYS,
+    Keyring,
+    VersionReader,
+    VersionStorage,
+    open_repository,
+    sealed,
+)
 
 COMPILED = "compiled"
 PRICED = (1, 8, 64, 256, 1024)

@@ -15,7 +15,7 @@ class BareLoop:
     """The buffers of one thread, and the batches that it computes again and again."""
 
     def __init__(self, processor: Processor, requests: list[PredictRequest]) -> None:
-        self._version = processor.replica(requests[0].model)
+        self._version = processor.predictor.replica(requests[0].model)
         self._state = self._version.pin(READERS - 1)
         self.requests = len(requests)
         bound = [self._version.plan.bind_inputs(r.inputs) for r in requests]

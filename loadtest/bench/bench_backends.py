@@ -181,9 +181,11 @@ def firsts(bench: Bench, repository: Path, result: Result) -> None:
         requests = [PredictRequest("bench", i) for i in bench_inputs(size, 8, bench.table_rows)]
         loaded, flipped = [], []
         for _ in range(2 if bench.quick else REPEATS):
-            with WatchedProcessor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
+            with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
                 loaded.append(timed(processor, requests))
-                processor.version.apply(dense_delta(processor.version, 0))
+                # A delta that is in no repository.
+                version = processor.host.catalogue["bench"].pick()
+                version.apply(dense_delta(version, 0))
                 flipped.append(timed(processor, requests))
         for what, series in (("a load", loaded), ("a flip of dense weights", flipped)):
             first, paced, close = zip(*series)
@@ -195,16 +197,6 @@ def firsts(bench: Bench, repository: Path, result: Result) -> None:
         f"Steady requests come {PAUSE_S * 1e3:g} ms apart, as in a server that is not saturated: a request that "
         "follows another at once finds weights and code in caches that no first request can, compiled or not."
     )
-
-
-class WatchedProcessor(Processor):
-    """A processor whose version takes deltas that are in no repository."""
-
-    version: ServedVersion
-
-    def connect(self, version: ServedVersion) -> Replica:
-        self.version = version
-        return super().connect(version)
 
 
 def timed(processor: Processor, requests: Sequence[PredictRequest]) -> tuple[float, float, float]:

@@ -55,7 +55,7 @@ def costs(folder: Path, rounds: int, rows: int, say: Callable[[str], None]) -> A
     requests: dict[str, list[float]] = {"looked at": [], "not": []}
     random = np.random.default_rng(0)
     with Processor.initialize(config) as processor:
-        model = processor.catalogue["bench"]
+        model = processor.host.catalogue["bench"]
         manifest = model.pick().manifest
 
         def inputs(count: int) -> Any:
@@ -75,7 +75,7 @@ def costs(folder: Path, rounds: int, rows: int, say: Callable[[str], None]) -> A
             # The first of a block scores both states: what it stands on was not looked at.
             if step >= 2 * BLOCK and step % BLOCK:
                 sides[mode].append(((time.perf_counter() - began_s) * 1e3, (time.process_time() - cpu_s) * 1e3))
-        replica = processor.replica("bench")
+        replica = processor.predictor.replica("bench")
         one = PredictRequest("bench", inputs(1))
         for n in range(2 * rounds):
             looked = n % 2 == 0

@@ -132,7 +132,7 @@ def _engine(processor: Processor, requests: list[PredictRequest], threads: int) 
                     idle.set()
 
         def submit(number: int) -> None:
-            processor.submit(requests[number % len(requests)], lambda reply: done(number, reply))
+            processor.predictor.submit(requests[number % len(requests)], lambda reply: done(number, reply))
 
         for number in range(IN_FLIGHT):
             submit(number)

@@ -20,7 +20,7 @@ from freshet_serving.models.config.train_config import TrainConfig, parse_config
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package.tensors import ROW_TYPES
 
 TRAINED = 0.8
 SCORED_ROWS = 4096
@@ -43,7 +43,7 @@ def measure(folder: Path, rows: int = ROWS) -> dict[str, dict[str, float]]:
             _publish(run, where, dtype)
             with Processor.initialize(ProcessorConfig(str(where), sessions=1)) as processor:
                 scores[dtype], labels = _score(processor, run, rows)
-                nbytes = processor._model("movies").pick().memory()["rows"]
+                nbytes = processor.host.catalogue["movies"].pick().memory()["rows"]
             area = auc(labels, scores[dtype])
             whole = report.get("float32", {"nbytes": nbytes, "auc": area})
             report[dtype] = {

@@ -12,7 +12,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from freshet_serving.processor.engine import Processor, ProcessorConfig
+from freshet_serving.processor.engine import InProcessHost, Processor, ProcessorConfig
 from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.app import DataApp
@@ -38,9 +38,10 @@ class FrontEnd:
 
     def __init__(self, repository: Path, payload: Path, connections: int) -> None:
         self.processor = Processor.initialize(ProcessorConfig(repository=str(repository), compute="inline"))
-        lifecycle: Lifecycle[Processor] = Lifecycle()
-        lifecycle.open(self.processor)
-        self.app = DataApp(ServingContext(lifecycle, Metrics(lifecycle), FrontendOptions()))
+        lifecycle: Lifecycle[InProcessHost] = Lifecycle()
+        lifecycle.open(self.processor.host)
+        ports = lifecycle.part(lambda host: host.predictor)
+        self.app = DataApp(ServingContext(ports, Metrics(lifecycle), FrontendOptions()))
         self._loop = new_loop()
         port = HttpPort(self.app, None, 1.0, functools.partial(_CountingProtocol, data_app=self.app))
         port.config.load()

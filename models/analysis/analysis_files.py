@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from freshet_serving.models.analysis.row_layers import RowChunk
 from freshet_serving.models.analysis.table_summary import TableSummary, norm_edge
 from freshet_serving.models.embedding.variable import norms
-from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package import atomic_file
 
 MOST_ROWS = 4_000_000
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.kernels import index as hash_index
-from freshet_serving.processor.repository.log.contents import NO_SCALES, VersionContents, stored, widened
-from freshet_serving.processor.repository.version import table_file
+from freshet_serving.processor.repository import NO_SCALES, VersionContents, stored, table_file, widened
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

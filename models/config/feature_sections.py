@@ -13,8 +13,7 @@ from freshet_serving.models.data.open_data import default_features
 from freshet_serving.models.data.source import Field
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option, type_name
-from freshet_serving.processor.package.manifest import COMBINERS, KINDS, NAME, SIDES
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package import COMBINERS, KINDS, NAME, ROW_TYPES, SIDES
 
 FLOAT_TRANSFORMS = ("none", "log1p")
 CLOCK_TRANSFORMS = ("hour", "weekday")

@@ -14,7 +14,7 @@ from freshet_serving.models.zoo.arch import resolve_arch, takes_labels
 from freshet_serving.models.zoo.architectures import ARCHITECTURES
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option
-from freshet_serving.processor.package.manifest import NAME
+from freshet_serving.processor.package import NAME
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 

@@ -10,8 +10,8 @@ from typing import Any
 from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
-from freshet_serving.processor.repository.mirror.object_store import address_parts, is_address
+from freshet_serving.processor.package import ROW_TYPES
+from freshet_serving.processor.repository import address_parts, is_address
 
 PRECISIONS = ("float32", "int8", "auto")
 DELTAS = ("delta_rows", "delta_seconds", "delta_movement")

@@ -15,7 +15,7 @@ from freshet_serving.models.embedding.optimizer import RowOptions
 from freshet_serving.models.embedding.row_budget import CACHES, LFU
 from freshet_serving.processor.errors import BadInput, nearest
 from freshet_serving.processor.options import option, type_name
-from freshet_serving.processor.package.transforms import HASHES, MAX_HASHED_ROWS
+from freshet_serving.processor.package import HASHES, MAX_HASHED_ROWS
 
 INITS = ("uniform", "normal", "zeros")
 ADMISSIONS = ("counts", "bloom")

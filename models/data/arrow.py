@@ -29,7 +29,7 @@ import pyarrow.types as pt
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.delta import MAX_TIME_S
+from freshet_serving.processor.package import MAX_TIME_S
 
 Where = Callable[[int], str]
 """Names a row of the array at hand for an error message: 'row 17 of clicks.parquet'."""

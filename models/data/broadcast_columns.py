@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from freshet_serving.processor.package.recording_columns import METADATA
+from freshet_serving.processor.repository import METADATA
 
 CELL_NBYTES = 8
 """Of a number, or of the offset of a string or a list, in a row."""

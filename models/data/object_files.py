@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.repository.mirror.object_store import SCHEMES, ObjectStore, open_store
+from freshet_serving.processor.repository import SCHEMES, ObjectStore, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.data.source import Batch, Schema, Source
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.atomic import atomic_file, exclusive_file
+from freshet_serving.processor.package import atomic_file, exclusive_file
 
 GROUP_ROWS, GROUP_NBYTES = 131_072, 64 << 20
 READ_ROWS = 8_192

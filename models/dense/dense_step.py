@@ -38,7 +38,7 @@ from freshet_serving.models.pipeline.worker_pool import WorkerPool, even_ranges
 from freshet_serving.models.zoo.arch import build_arch, resolve_arch
 from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 
 Array = NDArray[Any]
 Float32s = NDArray[np.float32]

@@ -9,7 +9,7 @@ no better; products have no gradient where a row is near zero, which is where ro
 
 from __future__ import annotations
 
-from freshet_serving.processor.package.transforms import Transform
+from freshet_serving.processor.package import Transform
 
 NO_HASH = "none"
 MOST_CODES = 16

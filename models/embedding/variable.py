@@ -28,7 +28,7 @@ from freshet_serving.models.embedding.row_budget import RowBudget
 from freshet_serving.models.embedding.tiered_rows import TieredRows
 from freshet_serving.processor.kernels.hashing import init_rows
 from freshet_serving.processor.kernels.rows import LOG, LOGGED, RECORD_NBYTES
-from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package import TableEntry
 from freshet_serving.processor.tables.table import descriptor
 
 Int64s = NDArray[np.int64]

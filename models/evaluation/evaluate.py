@@ -16,7 +16,7 @@ from freshet_serving.models.evaluation.extra_columns import ExtraColumns
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package import Input, Manifest
 
 BATCH_ROWS = 16_384
 KINDS = {"int64": ("id", "ids"), "float32": ("float", ""), "string": ("string", "strings")}

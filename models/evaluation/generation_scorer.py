@@ -19,12 +19,8 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.history import ChainLink
-from freshet_serving.processor.repository.log.snapshots import open_snapshot
-from freshet_serving.processor.repository.mirror.repositories import open_repository
-from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.repository import ChainLink, ChangeLog, VersionReader, open_repository, open_snapshot
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.sessions.request import PredictRequest
@@ -47,7 +43,7 @@ class GenerationScorer(Predictor):
         number = generation.version if generation is not None else None
         self._version = _opened(open_repository(repository).version(model, number), generation)
         super().__init__(Groups(SessionConfig(max_queue_rows=MOST, max_queue_ids=MOST), clock), clock, _limits())
-        options = self._groups.of(model).options
+        options = self.groups.of(model).options
         files, control = self._version.files, self._version.control
         threads, runs = options.threads_per_session, options.runs
         self._replica = Replica(files, control, 0, threads, clock, options.all_cpus, None, runs)
@@ -105,7 +101,7 @@ class GenerationScorer(Predictor):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        self.close()
         self._version.close()
 
 

@@ -20,8 +20,7 @@ from freshet_serving.models.evaluation.generation_scorer import REQUEST_ROWS, Ge
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, nearest
 from freshet_serving.processor.extras import needed
-from freshet_serving.processor.package.atomic import atomic_file
-from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package import Input, Manifest, atomic_file
 
 KINDS = {
     ("int64", False): "id",

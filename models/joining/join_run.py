@@ -55,7 +55,7 @@ from freshet_serving.models.streams.open_rows import open_stream
 from freshet_serving.models.streams.stream import ErrorContext, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.recording_columns import GENERATION, REQUEST, TIME
+from freshet_serving.processor.repository import GENERATION, REQUEST, TIME
 
 MOST_WAITING = 10_000_000
 MANY_HELD = 200_000

@@ -9,7 +9,7 @@ from freshet_serving.models.data.formats import SCHEMES
 from freshet_serving.models.data.source import Field, Schema
 from freshet_serving.models.joining.recording_folder import first_recording
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.recording_columns import REQUEST, ROW, TIME
+from freshet_serving.processor.repository import REQUEST, ROW, TIME
 
 BY_ROW = "row"
 MOST_S = 400 * 86400.0

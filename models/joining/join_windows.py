@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import Corrupt
-from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package import atomic_file
 
 Float64s = NDArray[np.float64]
 

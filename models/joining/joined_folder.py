@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package import atomic_file
 
 STATE = b"freshet.join"
 LABEL, WEIGHT, LATE = "freshet.label", "freshet.weight", "freshet.late"

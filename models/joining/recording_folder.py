@@ -29,8 +29,8 @@ from freshet_serving.models.streams.stream import ErrorContext, Segment, StreamB
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.models.streams.stream_rows import RejectedRows, Rows
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.package.recording_columns import METADATA, OUTPUT
-from freshet_serving.processor.package.regular_file import open_regular
+from freshet_serving.processor.package import open_regular
+from freshet_serving.processor.repository import METADATA, OUTPUT
 
 RECORDINGS = ErrorContext("--recordings", "a join into another --out begins")
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from freshet_serving.models.embedding.id_shards import SHARDS
 from freshet_serving.models.parallel import id_kernels
 from freshet_serving.processor.kernels import index as hash_index
-from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package import TableEntry
 from freshet_serving.processor.tables.table import descriptor
 
 Int64s = NDArray[np.int64]

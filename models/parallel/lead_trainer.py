@@ -33,7 +33,7 @@ from freshet_serving.models.parallel.ranks import Array, Bytes, Ranks, receive_a
 from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 
 Float32s = NDArray[np.float32]
 NUMBER_NBYTES, NO_MORE = 8, 0

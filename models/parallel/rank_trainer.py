@@ -50,7 +50,7 @@ from freshet_serving.models.parallel.ranks import Array, Bytes, Ranks, packed, u
 from freshet_serving.models.training.trainer import FEW_IDS, Pieces, Trainer
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import BoundRequest
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.tables.table import descriptors
 
 Int64s = NDArray[np.int64]

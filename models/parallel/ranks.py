@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.package.tensors import array_crc32
+from freshet_serving.processor.package import array_crc32
 
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.repository.log.contents import VersionContents, stored, widened
+from freshet_serving.processor.package import TableDelta
+from freshet_serving.processor.repository import VersionContents, stored, widened
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

@@ -30,7 +30,7 @@ from freshet_serving.models.publishing.model_tracker import (
 )
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package import TableEntry
 
 LOG = logging.getLogger("freshet")
 TOUCHED_ALONE = {"SGD": ("momentum",), "Adagrad": ()}

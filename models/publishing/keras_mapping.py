@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from freshet_serving.models.publishing.difference import places_of
 from freshet_serving.models.publishing.key_ids import hashed, takes_integers, takes_strings
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Manifest, TableEntry
+from freshet_serving.processor.package import Manifest, TableEntry
 
 Int64s = NDArray[np.int64]
 # Layers that hand ids on as they are, between a lookup and an embedding.

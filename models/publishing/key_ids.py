@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 
 Int64s = NDArray[np.int64]
 WORDS = ("string", "strings")

@@ -35,9 +35,8 @@ from freshet_serving.models.publishing.difference import (
 from freshet_serving.models.publishing.rollback_patch import RollbackPatch
 from freshet_serving.processor.errors import BadInput, NotReady, ParentRolledBack
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest import Manifest, TableEntry
-from freshet_serving.processor.repository.log.contents import VersionContents
+from freshet_serving.processor.package import Manifest, TableDelta, TableEntry
+from freshet_serving.processor.repository import VersionContents
 
 BEGINNINGS = MODEL, SERVED = "model", "served"
 EVERY_S = 1.0

@@ -24,13 +24,15 @@ from freshet_serving.models.publishing.key_ids import as_ids
 from freshet_serving.models.publishing.rollback_patch import RollbackPatch, rollback_patch_since
 from freshet_serving.processor.errors import BadInput, Conflict, Diverged, ParentRolledBack
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.delta import Delta, TableDelta
-from freshet_serving.processor.repository.keyring import Keyring
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.contents import VersionContents
-from freshet_serving.processor.repository.log.history import ChainLink
-from freshet_serving.processor.repository.mirror.repositories import open_repository
-from freshet_serving.processor.repository.version import table_file
+from freshet_serving.processor.package import Delta, TableDelta
+from freshet_serving.processor.repository import (
+    ChainLink,
+    ChangeLog,
+    Keyring,
+    VersionContents,
+    open_repository,
+    table_file,
+)
 
 if TYPE_CHECKING:
     from freshet_serving.models.publishing.keras_callback import KerasCallback

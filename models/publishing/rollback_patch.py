@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import NotFound
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.contents import VersionContents
-from freshet_serving.processor.repository.log.history import ChainLink
-from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.repository import ChainLink, ChangeLog, VersionContents, VersionReader
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package import atomic_file
 
 T = TypeVar("T")
 

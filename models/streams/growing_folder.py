@@ -32,7 +32,7 @@ from freshet_serving.models.data.source import Schema
 from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Segment, StreamBacklog, check_places
 from freshet_serving.models.streams.stream_rows import RejectedRows, Rows, TableRows
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.package.regular_file import open_regular
+from freshet_serving.processor.package import open_regular
 
 LOOK_S, LOOK_SHARE = 0.1, 20
 UNFINISHED_S = 60.0

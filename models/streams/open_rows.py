@@ -12,7 +12,7 @@ from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.extras import needed
-from freshet_serving.processor.repository.mirror.object_store import address_parts, is_address
+from freshet_serving.processor.repository import address_parts, is_address
 
 JOURNAL, TRAINER = "stream.journal", "trainer"
 

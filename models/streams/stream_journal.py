@@ -30,7 +30,7 @@ from typing import Any
 
 from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Segment
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package import atomic_file
 
 FORMAT = "freshet-stream/1"
 

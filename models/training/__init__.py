@@ -1,6 +1,7 @@
 """Training: a stream of labelled rows in; versions, deltas and checkpoints out.
 
 loop             `freshet train`: a whole run
+run_start        what a run goes on from, by what is there
 lineage          where a run's weights stand on the chain of its version, and where they go when that is undone
 trainer          one batch: pooled embeddings, the dense step, row updates
 prefetch_windows  batches in groups whose rows are in memory before they are learned

@@ -27,16 +27,16 @@ from numpy.typing import NDArray
 from freshet_serving.models.analysis.row_layers import RowLayer, RowLayers
 from freshet_serving.models.embedding.variable import Changes
 from freshet_serving.processor.errors import Corrupt
-from freshet_serving.processor.package.atomic import atomic_file
-from freshet_serving.processor.package.tensors import (
+from freshet_serving.processor.package import (
     Tensors,
     array_crc32,
+    atomic_file,
     header_checksum,
     map_file,
     parse_tensors,
     write_tensors,
 )
-from freshet_serving.processor.repository.log.contents import NO_SCALES
+from freshet_serving.processor.repository import NO_SCALES
 
 if TYPE_CHECKING:
     # What reads tables alone needs no TensorFlow.

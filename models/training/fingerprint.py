@@ -11,7 +11,7 @@ from typing import Any
 from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_config import TrainConfig
-from freshet_serving.processor.package.transforms import HASHES
+from freshet_serving.processor.package import HASHES
 
 ADMISSION = ("admit_after", "admit_by", "admit_ids", "admit_error")
 HASHING = ("hash", "hash_rows", "hash_codes")

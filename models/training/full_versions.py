@@ -22,11 +22,7 @@ from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.models.training.version_retention import NOTE, removable, remove_version
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.repository.keyring import Keyring
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.contents import VersionContents
-from freshet_serving.processor.repository.mirror.repositories import open_repository
-from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.repository import ChangeLog, Keyring, VersionContents, VersionReader, open_repository
 
 PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
 """The last rows that were learned, to check a lower precision by: at most so many, and so many bytes of dense input."""

@@ -18,8 +18,7 @@ from freshet_serving.models.embedding.multi_hash import NO_HASH, choice, key_tra
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.features.key_codes import CODES
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.transforms import HASHES
+from freshet_serving.processor.package import HASHES, Manifest
 
 COUNTED_ROWS, COUNTED_AT_ONCE = 200_000, 8192
 

@@ -41,12 +41,16 @@ from freshet_serving.models.training.checkpoint import (
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, NotReady
 from freshet_serving.processor.generation import UNDO_DEPTH, Generation
-from freshet_serving.processor.package.delta import Delta, TableDelta, stream_delta
-from freshet_serving.processor.repository.log.chain_record import MAX_REASON, delta_digest
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.contents import VersionContents
-from freshet_serving.processor.repository.log.history import ChainLink, History
-from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.package import Delta, TableDelta, stream_delta
+from freshet_serving.processor.repository import (
+    MAX_REASON,
+    ChainLink,
+    ChangeLog,
+    History,
+    VersionContents,
+    VersionReader,
+    delta_digest,
+)
 from freshet_serving.processor.tables.compaction import compact
 
 GUARDED = "window: "

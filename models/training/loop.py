@@ -16,7 +16,6 @@ batches is scored by the version as it was published.
 from __future__ import annotations
 
 import math
-import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -39,16 +38,15 @@ from freshet_serving.models.runs.run_journal import RunJournal
 from freshet_serving.models.runs.stage_bars import stage_lines
 from freshet_serving.models.runs.train_metrics import RunStatus
 from freshet_serving.models.streams.followed_source import FollowedSource
-from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows, trainer_folder
-from freshet_serving.models.training.checkpoint import Checkpoints, RunState, clear_changed
-from freshet_serving.models.training.defaults import CHOSEN, kept
+from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows
+from freshet_serving.models.training.checkpoint import Checkpoints, clear_changed
+from freshet_serving.models.training.defaults import CHOSEN
 from freshet_serving.models.training.delta_rules import DeltaRules
 from freshet_serving.models.training.early_stopping import EarlyStopping
-from freshet_serving.models.training.fingerprint import fingerprint, settings
 from freshet_serving.models.training.full_versions import PRACTICE_ROWS, FullVersions
 from freshet_serving.models.training.lineage import Lineage, rebuild, retry_until_ready
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
-from freshet_serving.models.training.resolved_config import hash_seeds_of, resume_config, scaling_of, start_config
+from freshet_serving.models.training.run_start import ContinuedStart, ResumedStart, RunStart, find_start, make_folders
 from freshet_serving.models.training.spec import draft, measure_log_odds
 from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.stream_quality import StreamQuality, metrics_line
@@ -57,8 +55,7 @@ from freshet_serving.models.training.trainer import BoundBatch, Trainer
 from freshet_serving.processor.cores import available
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.repository.log.contents import VersionContents
-from freshet_serving.processor.repository.mirror.object_store import is_address
+from freshet_serving.processor.repository import VersionContents, is_address
 
 Given = TypeVar("Given", Batch, Batch | None)
 
@@ -97,15 +94,10 @@ class TrainingRun:
         """checkpoints: their folder (default: .checkpoints/<model> in the trainer's folder). make_trainer: of Trainer's
         arguments; None: Trainer itself. Raises BadInput, in one line that names what has changed where the
         configuration cannot continue what is there."""
-        self.config, self._begun = config, start_options or StartOptions()
+        self._begun = start_options or StartOptions()
         self._named = [f"train.{key}" for key in CHOSEN if getattr(config.train, key)]
-        own = trainer_folder(config)
-        own.mkdir(parents=True, exist_ok=True)
-        if not is_address(repository := config.publish.repository):
-            Path(repository).mkdir(parents=True, exist_ok=True)
-            for unfinished in Path(repository, config.model.name).glob(".*.tmp"):
-                shutil.rmtree(unfinished)
-        folder = checkpoints or checkpoint_folder(config)
+        own, folder = make_folders(config), checkpoints or checkpoint_folder(config)
+        self.config = config
         self.source = source or open_rows(config, folder, self._begun.from_scratch)
         self._followed = self.source if isinstance(self.source, FollowedSource) else None
         self._endless = self._followed is not None and self._followed.endless
@@ -116,26 +108,17 @@ class TrainingRun:
         self._checkpoints = Checkpoints(folder)
         if self._endless and not self._checkpoints.newest():
             self._await_rows(1)
-        self._versions = FullVersions(config, self.source, self._report, self._wait)
-        saved = None if self._begun.from_scratch else self._checkpoints.newest()
-        old = (
-            self._versions.newest() if self._begun.new_version and not self._begun.from_scratch and not saved else None
+        newest = FullVersions(config, self.source, self._report, self._wait).newest
+        start = find_start(
+            config, self.source, self._begun, self._checkpoints, newest, self._known_rows(), self._report.note
         )
-        version, rows = old.base.manifest if old else None, self._known_rows()
-        if saved is not None:
-            where = folder.relative_to(own).as_posix() if folder.is_relative_to(own) else folder.name
-            self.config = config = resume_config(config, saved, rows, where)
-        else:
-            self.config = config = start_config(config, self.source, version, rows, self._report.note)
-        scaling = saved.scaling if saved else scaling_of(config, self.source, version)
+        self.config = config = start.config
+        self.state = start.state()
         self._versions = FullVersions(config, self.source, self._report, self._wait)
-        hash_seeds = saved.hash_seeds if saved else hash_seeds_of(config, version)
-        drafted = draft(config, scaling, hash_seeds)
+        drafted = draft(config, start.scaling, start.hash_seeds)
         self.trainer = (make_trainer or Trainer)(
             drafted, config.train, config.network, config.fusion, config.tables, folder
         )
-        said, filled_in = settings(config), kept(config.train)
-        self.state = RunState(fingerprint(config), scaling, settings=said, train=filled_in, hash_seeds=hash_seeds)
         measured = config.evaluate
         self.evaluation_metrics = EvaluationMetrics(label_names(config.data), measured.by, measured.group)
         extra = [*measured.by, *([measured.group] if measured.group else [])]
@@ -152,14 +135,7 @@ class TrainingRun:
         self._lineage: Lineage | None = None
         self.quality = StreamQuality(self._versions, self.trainer)
         self.guard = StreamGuard(config.guard, self.trainer)
-        if saved is None and old is None:
-            self.trainer.dense.set_initial_bias(measure_log_odds(self.source))
-        if self._begun.from_scratch:
-            self._checkpoints.save_full(self.trainer, self.state)
-        elif saved is not None:
-            self._resume()
-        elif old is not None:
-            self._begin_with(old)
+        self._go_on(start)
 
     def status(self) -> RunStatus:
         """Where the run stands; any thread may ask."""
@@ -190,6 +166,17 @@ class TrainingRun:
     @property
     def held_out(self) -> ScoredRows:
         return self.evaluation_metrics.main.scored
+
+    def _go_on(self, start: RunStart) -> None:
+        """Gives the trainer its first weights, and the run its place."""
+        if isinstance(start, ResumedStart):
+            self._resume()
+        elif isinstance(start, ContinuedStart):
+            self._begin_with(start.old)
+        else:
+            self.trainer.dense.set_initial_bias(measure_log_odds(self.source))
+            if self._begun.from_scratch:
+                self._checkpoints.save_full(self.trainer, self.state)
 
     def _resume(self) -> None:
         restored = self._checkpoints.restore(self.trainer)

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.building.compile import BUCKETS
 from freshet_serving.compiler.building.packaging import Arrays, LowPrecisionOptions, Progress, publish
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.repository import Repository, VersionReader
 from freshet_serving.processor.tables.table import packed
 
 MOST_COUNTED = 2**32 - 1

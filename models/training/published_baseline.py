@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from freshet_serving.models.dense.dense_step import DenseStep
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.package.manifest import TableEntry
-from freshet_serving.processor.repository.version import VersionReader, table_file
+from freshet_serving.processor.package import TableEntry
+from freshet_serving.processor.repository import VersionReader, table_file
 from freshet_serving.processor.tables.table import descriptor, descriptors
 
 NOTHING: NDArray[np.float32] = np.empty(0, np.float32)

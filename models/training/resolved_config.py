@@ -26,7 +26,7 @@ from freshet_serving.models.training.spec import (
     share_of_ones,
 )
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 
 SEED_BITS = 63
 """Of a table's hash_seed in a manifest."""

@@ -14,16 +14,17 @@ from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.source import Source, wanted_fields
 from freshet_serving.models.embedding.multi_hash import key_transform
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import (
+from freshet_serving.processor.package import (
+    HASHES,
     Feature,
     Input,
     Manifest,
     Output,
     TableEntry,
+    Transform,
     feature_width,
     validate,
 )
-from freshet_serving.processor.package.transforms import HASHES, Transform
 
 FIRST_ROWS = 20_000
 HEAVY_TAILS = 15.0

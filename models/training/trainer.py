@@ -52,7 +52,7 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import available
 from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
 from freshet_serving.processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
-from freshet_serving.processor.package.manifest import COMBINERS, Manifest
+from freshet_serving.processor.package import COMBINERS, Manifest
 from freshet_serving.processor.tables.table import descriptors
 
 NO_SPLITS = np.zeros(1, np.int64)

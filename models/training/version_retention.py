@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from freshet_serving.models.config.publish_section import LEAST_KEPT
 from freshet_serving.processor.errors import BadInput, Corrupt, NotFound
-from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository import Repository
 from freshet_serving.processor.versions.policy import ModelPolicy
 
 NOTE = {"made_by": "freshet train"}

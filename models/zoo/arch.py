@@ -14,7 +14,7 @@ import numpy as np
 from freshet_serving.models.zoo.architectures import ARCHITECTURES
 from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import NAME
+from freshet_serving.processor.package import NAME
 
 if TYPE_CHECKING:
     from freshet_serving.compiler.frameworks import keras

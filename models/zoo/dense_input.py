@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Feature
+from freshet_serving.processor.package import Feature
 
 
 @dataclass(frozen=True, slots=True)

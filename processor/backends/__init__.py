@@ -1,10 +1,11 @@
 """Backends that run dense graphs: one module a library, behind the seam in base; and what a batch costs on them.
 
+Names of the seam, of opening and of costs are imported from here. The modules that are exported are halves: the other
+one, in compiler/backends, shares their format.
+
 base         the seam between the engine and a library
-registry     backends by name, each imported when it is first asked for
-opening      which executables of a version serve here, and why others do not
+opening      backends by name; which executables of a version serve here, and why others do not
 bounded      a lower precision, as long as its scores stay within a bound of float32's
-artefact_file  the file that machine code travels in
 onnxfile     which weights an ONNX file wants from outside, read before a native parser sees it
 onnxruntime  dense graphs on ONNX Runtime
 openvino     dense graphs on OpenVINO
@@ -15,17 +16,56 @@ buffers      a session's buffers for one version, bound before a request needs t
 cost         what a batch costs, measured, and the cheapest buckets for its rows
 """
 
+from freshet_serving.processor.backends.base import (
+    Artefact,
+    Backend,
+    Executable,
+    Matrix,
+    Program,
+    Weights,
+    aligned,
+    check_buffers,
+    weights_hash,
+)
+from freshet_serving.processor.backends.buffers import Buffers, IoShape
+from freshet_serving.processor.backends.cost import FREE, WORTH, CostTable, smoothed
+from freshet_serving.processor.backends.opening import (
+    OpenedPrograms,
+    Package,
+    builtin,
+    executable_files,
+    open_programs,
+    pack,
+    sha256,
+)
+
 __all__ = [
-    "artefact_file",
-    "base",
+    "FREE",
+    "WORTH",
+    "Artefact",
+    "Backend",
+    "Buffers",
+    "CostTable",
+    "Executable",
+    "IoShape",
+    "Matrix",
+    "OpenedPrograms",
+    "Package",
+    "Program",
+    "Weights",
+    "aligned",
     "bounded",
-    "buffers",
-    "cost",
+    "builtin",
+    "check_buffers",
     "cuda",
+    "executable_files",
     "onnxruntime",
-    "opening",
+    "open_programs",
     "openvino",
-    "registry",
+    "pack",
+    "sha256",
+    "smoothed",
     "tensorrt",
+    "weights_hash",
     "xla",
 ]

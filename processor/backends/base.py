@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError, NotReady
 from freshet_serving.processor.extras import how_to_install
-from freshet_serving.processor.package.tensors import array_crc32
+from freshet_serving.processor.package import array_crc32
 
 Matrix = NDArray[np.float32]
 Weights = Mapping[str, Matrix]

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.backends.base import Executable, Matrix, aligned
-from freshet_serving.processor.package.manifest import WHOLE
-from freshet_serving.processor.watching.sketch import StatsBlock
+from freshet_serving.processor.package import WHOLE
+from freshet_serving.processor.watching import StatsBlock
 
 Outputs = dict[str, Matrix]
 Bound = tuple[Executable, Callable[[], None]]

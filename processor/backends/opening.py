@@ -16,25 +16,108 @@ A bucket in a lower precision has float32 beside it, found in the same way, so t
 there (processor.backends.bounded).
 
 A library is imported when an executable that needs it comes to its turn, so what is never reached is never imported.
+
+Backends by name.
+
+A backend of ours is a module of this folder that is named as the backend and says BACKEND = its class, a
+processor.backends.base.Backend: there is no other list. Its library is imported when the class is called.
+
+Others add their own as an entry point of the group `freshet.backends`: the name, and such a class. TensorFlow is one of
+these, because this floor must not import it.
+
+A capsule is the file that machine code travels in: a safetensors file of one tensor of bytes, and what it was compiled
+from.
+
+Deserialising an executable runs code of the library over its bytes, and running it runs the bytes themselves. So before
+any native parser sees one: the file's size and CRC-32 are those of the manifest (processor.repository.version), its
+SHA-256 is that of the manifest's entry, the bounds of the file hold, and backend, bucket and source inside are the
+entry's. A capsule that was left behind by another compile, cut, or changed by hand is refused by one of these.
+
+This guards against damage and mix-ups. Whoever can write the manifest too can have any code run: a model repository is
+trusted as a folder of programs is.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Protocol
 
 import numpy as np
 
-from freshet_serving.processor.backends.artefact_file import sha256, unpack
 from freshet_serving.processor.backends.base import Artefact, Backend, Matrix, Program
 from freshet_serving.processor.backends.bounded import MAX_ROWS, ROWS, BoundedProgram, ScoreBound
-from freshet_serving.processor.backends.registry import load_backend
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 from freshet_serving.processor.machine import Machine, this_machine
-from freshet_serving.processor.package.manifest import WHOLE, ExecutableEntry, Manifest
-from freshet_serving.processor.package.tensors import parse_tensors
+from freshet_serving.processor.package import WHOLE, ExecutableEntry, Manifest, parse_tensors, write_tensors
+
+FORMAT = "freshet/executable/1"
+CODE = "executable"
+
+
+def pack(code: bytes, backend: str, bucket: int, source: str) -> bytes:
+    """The capsule's bytes. source: hash of what the code was compiled from."""
+    file = io.BytesIO()
+    metadata = {"format": FORMAT, "backend": backend, "bucket": str(bucket), "source": source}
+    write_tensors(file, {CODE: np.frombuffer(code, np.uint8)}, metadata)
+    return file.getvalue()
+
+
+def unpack(data: bytes, backend: str, bucket: int, source: str) -> bytes:
+    """The code inside; raises Corrupt unless it is that of this backend, bucket and source."""
+    what = f"executable b{bucket}"
+    tensors = parse_tensors(np.frombuffer(data, np.uint8), what)
+    wanted = {"format": FORMAT, "backend": backend, "bucket": str(bucket)}
+    for key, value in wanted.items():
+        if tensors.metadata.get(key) != value:
+            raise Corrupt(f"{what}: {key} {value!r} wanted, got {tensors.metadata.get(key, 'none')[:64]!r}")
+    if tensors.metadata.get("source") != source:
+        raise Corrupt(f"{what}: stale: it was compiled from another graph than the manifest says")
+    if tensors.arrays.keys() != {CODE} or tensors.arrays[CODE].dtype != np.uint8:
+        raise Corrupt(f"{what}: one tensor of bytes wanted")
+    return tensors.arrays[CODE].tobytes()
+
+
+def sha256(data: bytes) -> str:
+    """The digest of a whole capsule, as its entry in the manifest holds it; 64 hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+GROUP = "freshet.backends"
+
+
+@cache
+def builtin() -> dict[str, type[Backend]]:
+    """The backends of this folder, by name, in the alphabet's order."""
+    names = [module.name for module in iter_modules([str(Path(__file__).parent)])]
+    modules = {name: import_module(f"{__package__}.{name}") for name in names}
+    return {name: module.BACKEND for name, module in modules.items() if hasattr(module, "BACKEND")}
+
+
+def load_backend(name: str) -> Backend:
+    """The backend of that name; raises BadInput for an unknown one, or when its library is missing."""
+    if name in builtin():
+        return builtin()[name]()
+    added = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in added:
+        known = ", ".join(sorted({*builtin(), *added}))
+        raise BadInput(f"backend: one of {known} wanted, got {name[:64]!r}")
+    try:
+        backend: Backend = added[name].load()()
+    except FreshetError:
+        raise
+    except Exception as error:
+        raise BadInput(f"backend {name}: it was added to this installation, but cannot be loaded") from error
+    return backend
+
 
 log = logging.getLogger("freshet.executables")
 

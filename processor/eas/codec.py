@@ -22,7 +22,7 @@ from freshet_serving.processor.eas.message_tree import MessageTree
 from freshet_serving.processor.eas.predict_messages import FILES
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
-from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package import Input, Manifest
 
 SIGNATURE = "serving_default"
 MAX_RANK = 8

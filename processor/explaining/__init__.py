@@ -1,7 +1,6 @@
 """Explanations of scores: what one row of a request has read, and what it would score under another generation.
 
 explanation       the report: one row, under one generation or two
-row_origins       where the row of an id comes from: the version, a delta, nowhere
 feature_values    what each feature reads of a bound request
 spare_executable  executables of one bucket, opened apart from those that answer requests
 scoring_process   the same in a process of its own, for a supervisor

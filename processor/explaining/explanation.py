@@ -17,6 +17,11 @@ features as it has rows, where two generations are compared.
 
 Refused: tables in a row store (the supervisor asks it for nothing), and with several workers versions with a stage,
 whose library only workers load.
+
+RowOrigin: where the rows of ids come from, as of an epoch: the walk of processor.kernels.rows, told rather than taken.
+
+The writer's: called under the version's lock, in which neither heads nor what they lead to change. A few microseconds
+an id, in Python: an explanation asks for some hundreds.
 """
 
 from __future__ import annotations
@@ -32,22 +37,61 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.backends import CostTable
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.explaining.feature_values import FeatureValues, feature_values
 from freshet_serving.processor.explaining.movers import ScoredRow, changes, comparable, movers
-from freshet_serving.processor.explaining.row_origins import DELTA, FILE, REMOVED, UNKNOWN, RowOrigin, row_origins
 from freshet_serving.processor.explaining.spare_executable import Score, ScoringPath, SpareExecutables
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import CANDIDATE, WHOLE
-from freshet_serving.processor.repository.mapped_file import SIZES
+from freshet_serving.processor.kernels import index as hash_index
+from freshet_serving.processor.kernels.rows import LOGGED, SETTLED
+from freshet_serving.processor.package import CANDIDATE, WHOLE
+from freshet_serving.processor.repository import SIZES
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable
-from freshet_serving.processor.tables.table import descriptors
+from freshet_serving.processor.tables.table import ServedTable, descriptors
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import PastState, ServedVersion
+
+FILE, DELTA, REMOVED, NOWHERE = "file", "delta", "removed", "nowhere"
+UNKNOWN = -1
+
+
+class RowOrigin(NamedTuple):
+    """kind: FILE, of the file that the version was loaded from; DELTA; REMOVED by a delta; NOWHERE, there is no row.
+    epoch: of the delta, UNKNOWN where the table has not kept it, and where there is none."""
+
+    kind: str
+    epoch: int = UNKNOWN
+
+
+def row_origins(table: ServedTable, keys: NDArray[np.int64], epoch: int) -> list[RowOrigin]:
+    """The origin of each key's row, or of its absence."""
+    arrays = table.arrays
+    index, meta, base_rows = arrays["index"], arrays["meta"], len(arrays["base"])
+    heads = np.empty(len(keys), np.int64)
+    hash_index.find(index.ctypes.data, len(index), np.ascontiguousarray(keys), heads)
+    return [_origin(head, meta, base_rows, epoch) for head in heads.tolist()]
+
+
+def _origin(ref: int, meta: NDArray[np.int64], base_rows: int, epoch: int) -> RowOrigin:
+    while base_rows <= ref < SETTLED:
+        stamp, before = meta[ref - base_rows].tolist()
+        if stamp >> 1 <= epoch:
+            return RowOrigin(REMOVED if stamp & 1 else DELTA, stamp >> 1)
+        ref = before
+    if SETTLED <= ref < LOGGED:
+        stamp, copied = meta[ref - SETTLED].tolist()
+        if copied < 0:
+            return RowOrigin(DELTA, stamp >> 1)
+        # A copy in memory of what lies in the file or in the log (processor.tables.tier).
+        ref = copied
+    if ref < 0:
+        return RowOrigin(NOWHERE)
+    return RowOrigin(FILE) if ref < base_rows else RowOrigin(DELTA)
+
 
 MAX_IDS, MAX_NUMBERS = 4096, 65536
 PATIENCE_S = 10.0

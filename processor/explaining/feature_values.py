@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.features.plan import BoundInput, BoundRequest, SparsePlan
 from freshet_serving.processor.kernels import pool
-from freshet_serving.processor.package.manifest import FLOATS, Feature, Manifest
-from freshet_serving.processor.package.transforms import HASHES, codes_a_value
+from freshet_serving.processor.package import FLOATS, HASHES, Feature, Manifest, codes_a_value
 
 VALUE_BY_VALUE = {
     "farm", "murmur", "sip", "text", "lower", "upper", "strip", "bucketize", "int32", "within", "float32", "whole",

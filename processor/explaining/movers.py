@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.base import Weights
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.backends import Weights
+from freshet_serving.processor.package import Manifest
 
 MOST_MOVED = 64
 

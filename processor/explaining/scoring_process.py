@@ -37,12 +37,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor import errors
-from freshet_serving.processor.backends.base import Matrix, Weights, weights_hash
+from freshet_serving.processor.backends import Matrix, Weights, weights_hash
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables, SpareRun
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.tensors import Tensors, crc32, parse_tensors, write_tensors
-from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.package import Manifest, Tensors, crc32, parse_tensors, write_tensors
+from freshet_serving.processor.repository import VersionReader
 
 log = logging.getLogger("freshet.explain")
 

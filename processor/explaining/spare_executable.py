@@ -24,12 +24,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freshet_serving.processor.backends.base import Executable, Matrix, Weights, aligned
+from freshet_serving.processor.backends import (
+    Executable,
+    Matrix,
+    OpenedPrograms,
+    Package,
+    Weights,
+    aligned,
+    open_programs,
+)
 from freshet_serving.processor.backends.bounded import outputs_of
-from freshet_serving.processor.backends.opening import OpenedPrograms, Package, open_programs
-from freshet_serving.processor.package.manifest import CANDIDATE, USER, WHOLE, ExecutableEntry, Manifest
-from freshet_serving.processor.package.roles import USER_VECTOR, UserSplitSpec, columns, division, write_user_vector
-from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.package import (
+    CANDIDATE,
+    USER,
+    USER_VECTOR,
+    WHOLE,
+    ExecutableEntry,
+    Manifest,
+    UserSplitSpec,
+    columns,
+    division,
+    write_user_vector,
+)
+from freshet_serving.processor.repository import VersionReader
 
 KEPT, WEIGHTS_KEPT = 4, 2
 

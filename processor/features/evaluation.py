@@ -19,8 +19,7 @@ from freshet_serving.processor.features.key_codes import CODES
 from freshet_serving.processor.kernels import crosses, texts
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.kernels.string_hashes import FARM, MURMUR, SIP, fingerprints
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.transforms import HASHES, MAX_CROSSED, ColumnShape, Transform, codes_a_value
+from freshet_serving.processor.package import HASHES, MAX_CROSSED, ColumnShape, Manifest, Transform, codes_a_value
 
 MAX_NBYTES = 256 << 20
 MAX_VALUES = 1 << 24

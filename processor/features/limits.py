@@ -26,7 +26,7 @@ from freshet_serving.processor.errors import TooLarge
 from freshet_serving.processor.options import between, option
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.package.manifest import Input
+    from freshet_serving.processor.package import Input
 
 REQUESTS = "Requests"
 # Rows that are computed at once: a row store is asked again for an input of one row, for so many rows of the others.

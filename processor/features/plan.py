@@ -33,9 +33,7 @@ from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.features.stage import Stage
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package.manifest import COMBINERS, Feature, Input, Manifest
-from freshet_serving.processor.package.roles import user_features
-from freshet_serving.processor.package.transforms import codes_a_value
+from freshet_serving.processor.package import COMBINERS, Feature, Input, Manifest, codes_a_value, user_features
 
 MAX_LAYOUTS = 256
 KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ONE, "string": pool.KIND_ONE}

@@ -15,7 +15,7 @@ from typing import Protocol
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import how_to_install
-from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package import Input, Manifest
 
 GROUP = "freshet.stages"
 

@@ -15,26 +15,22 @@ xxh3             XXH3 over a column of strings
 string_hashes    the hashes of strings that TensorFlow's features are made with
 texts            strings made of numbers and of other strings
 crosses          combinations of a row's values, hashed
-boolean_letters  whether JSON may hold true or false
-json_text        what a JSON text holds, told without parsing it
+json_text        what a JSON text holds, booleans among it, told without parsing it
 wire_format      what a protobuf message holds, told without parsing it
 length_prefixed  byte strings that each stand behind their length
 row_sums         rows added up in registers
 conversion       float32 to what a table stores, and back
 bucket_plans     the cheapest buckets for every number of rows
 counting         what a batch was like, noted in one call
-fences           stores that are ordered before every later load
-pointers         raw addresses inside kernels
+pointers         raw addresses inside kernels, and stores that are ordered before every later load
 """
 
 __all__ = [
-    "boolean_letters",
     "bucket_bytes",
     "bucket_plans",
     "conversion",
     "counting",
     "crosses",
-    "fences",
     "hashing",
     "index",
     "json_text",

@@ -5,7 +5,7 @@ float16    nearest, ties to even
 bfloat16   nearest, ties to even: the upper half of the float32
 int8       round(x / scale), ties to even, with one float32 scale a row = max |x| / 127, 0 for a row of zeros
 
-Back is exact for the first three; for int8 it is one float32 product, step * scale. processor.package.rowtypes is the
+Back is exact for the first three; for int8 it is one float32 product, step * scale. processor.package.tensors is the
 table of the types; how each is written and read is here alone.
 """
 
@@ -25,7 +25,7 @@ from freshet_serving.processor.kernels.pointers import (
     store_i8,
     store_i16,
 )
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package import ROW_TYPES
 
 FLOAT32, FLOAT16, BFLOAT16 = (ROW_TYPES[name].code for name in ("float32", "float16", "bfloat16"))
 STEPS = 127

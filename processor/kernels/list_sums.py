@@ -44,7 +44,7 @@ from freshet_serving.processor.kernels.rows import (
     scale_at,
     visible,
 )
-from freshet_serving.processor.package.rowtypes import SCALED
+from freshet_serving.processor.package import SCALED
 
 # A key, later its row's address; the row's type; nothing; the key's home, later the address of the row's scale.
 KEYS, KEY_NBYTES = 64, 32

@@ -64,8 +64,7 @@ from freshet_serving.processor.kernels.rows import (
     scale_at,
     visible,
 )
-from freshet_serving.processor.package.manifest import COMBINERS
-from freshet_serving.processor.package.rowtypes import SCALED
+from freshet_serving.processor.package import COMBINERS, SCALED
 
 # MORE: a list whose beginning has been added up in `out` already.
 KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK, KIND_MORE = 0, 1, 2, 3, 4

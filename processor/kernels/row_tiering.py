@@ -45,7 +45,7 @@ from freshet_serving.processor.kernels.rows import (
     row_at,
     scale_at,
 )
-from freshet_serving.processor.package.rowtypes import SCALED
+from freshet_serving.processor.package import SCALED
 
 SAMPLE, SAMPLE_BITS = 8, 3
 MOST_HITS = 255

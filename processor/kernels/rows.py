@@ -17,7 +17,7 @@ base, base_rows          the file's rows; row_nbytes each, as the arena's
 arena, meta
 row_nbytes
 default                  float32 [dim], the row of an unseen id
-dtype                    the code of what rows are stored as (processor.package.rowtypes)
+dtype                    the code of what rows are stored as (processor.package.tensors)
                          plus TIERED for a table with a memory budget
 scales, arena_scales     float32, one a row, scaled types only
 log, record_nbytes       records of a key, a scale and a row (LOG_KEY, LOG_SCALE, LOG_ROW: where in a record)
@@ -36,7 +36,7 @@ import numpy as np
 from freshet_serving.processor.kernels.conversion import copy_typed, store_typed
 from freshet_serving.processor.kernels.index import ABSENT, EMPTY, home, probe, probe_from
 from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
-from freshet_serving.processor.package.rowtypes import SCALED
+from freshet_serving.processor.package import SCALED
 
 TABLE_FIELDS = 15
 TABLE_NBYTES = 8 * TABLE_FIELDS

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, json_kind
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
+from freshet_serving.processor.package.tensors import ROW_TYPES
 from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
 
 FORMAT = "freshet/1"

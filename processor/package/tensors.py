@@ -7,6 +7,10 @@ out and gives no mmap views to numpy on the way in: a table of 20 million rows m
 Invariants of what is read: header and offsets are checked before any view exists; tensors tile the data section
 without hole or overlap; no view reaches outside the file. Writing pads the header so that the data section, and with
 it every tensor whose predecessors are multiples of 64 bytes, is aligned to a cache line.
+
+Row types: what the rows of a table may be stored as, and which float32 values each type can hold.
+
+numpy has no bfloat16: in memory it is uint16, the upper halves of float32; the file says BF16.
 """
 
 from __future__ import annotations
@@ -28,7 +32,41 @@ from numpy.typing import NDArray
 from freshet_serving.processor.errors import BadInput, Corrupt, unreadable
 from freshet_serving.processor.memory import SharedMap
 from freshet_serving.processor.package.regular_file import open_regular
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
+
+CHECK_ROWS = 1 << 16
+SCALED = 128
+
+
+@dataclass(frozen=True, slots=True)
+class RowType:
+    """One row type. code: what kernels know it by; from SCALED on a row comes with a float32 scale, max |x| / 127.
+    tag: what a safetensors file calls its elements. dtype: theirs in memory, of no other tag.
+    below: magnitudes from here on would round to infinity."""
+
+    code: int
+    tag: str
+    dtype: np.dtype[Any]
+    below: float
+
+    @property
+    def scaled(self) -> bool:
+        return self.code >= SCALED
+
+
+ROW_TYPES = {
+    "float32": RowType(0, "F32", np.dtype("<f4"), np.inf),
+    "float16": RowType(1, "F16", np.dtype("<f2"), 65520.0),
+    "bfloat16": RowType(2, "BF16", np.dtype("<u2"), float.fromhex("0x1.ffp127")),
+    "int8": RowType(SCALED, "I8", np.dtype("i1"), np.inf),
+}
+"""All that is said of row types outside of the kernel that converts them (processor.kernels.conversion)."""
+
+
+def all_below(array: NDArray[np.float32], limit: float) -> bool:
+    """Whether every element is a number of a magnitude below `limit`; in blocks, so that no copy is needed."""
+    flat = array.reshape(-1)
+    return all(bool((np.abs(flat[at : at + CHECK_ROWS]) < limit).all()) for at in range(0, flat.size, CHECK_ROWS))
+
 
 # What rows are stored as, and what else a package holds.
 DTYPES: dict[str, np.dtype[Any]] = {

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import Corrupt, unreadable
 from freshet_serving.processor.memory import SharedMap
-from freshet_serving.processor.package.regular_file import fd_sha256, open_regular
-from freshet_serving.processor.package.tensors import file_crc32
+from freshet_serving.processor.package import fd_sha256, open_regular
+from freshet_serving.processor.package import file_crc32
 
 SIZES, CHANGES, BYTES = range(3)
 """Efforts of a look: sizes alone; besides, the bytes of files about which anything has changed; those of all files."""

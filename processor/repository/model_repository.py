@@ -6,6 +6,12 @@ version serves, and every delta of it, is its chain's to say and to write (proce
 
 A folder that cannot be listed for now is not an empty one, nor is a file that cannot be read one that is not there:
 NotReady is raised, and whoever had been told of a change asks for it again.
+
+VersionFolders: which folder of a model holds which version: `3`, or with leading zeros `0003`, as TensorFlow Serving
+takes them.
+
+Two folders that mean one number are refused: neither is chosen, and the log says so once. A version that was seen
+before the second folder came keeps its own, so that a stray copy takes nothing out of service.
 """
 
 from __future__ import annotations
@@ -13,10 +19,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from freshet_serving.processor.errors import (
     BadInput,
@@ -28,14 +35,13 @@ from freshet_serving.processor.errors import (
     nearest_file,
     shortage,
 )
-from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package import atomic_file
 from freshet_serving.processor.repository.envelope import wrap_envelope, opened
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
-from freshet_serving.processor.package.manifest import NAME
+from freshet_serving.processor.package import NAME
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
-from freshet_serving.processor.package.regular_file import read_file
+from freshet_serving.processor.package import read_file
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader, VersionWriter, inside
-from freshet_serving.processor.repository.version_folders import VersionFolders
 
 log = logging.getLogger("freshet.repository")
 
@@ -289,3 +295,63 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         if (short := shortage(error)) is not None:
             raise short from None
         return []
+
+
+VERSION = re.compile(r"[1-9][0-9]{0,17}")
+PADDED = re.compile(r"0{0,17}[1-9][0-9]{0,17}")
+
+
+class VersionFolders:
+    """The version folders of one repository's models, as they were last listed."""
+
+    # Of all repositories of a process: several may be opened of one folder, the importer's with every look.
+    _told: ClassVar[set[tuple[str, ...]]] = set()
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._names: dict[tuple[str, int], str] = {}
+
+    def of(self, model: str, names: Iterable[str]) -> dict[int, str]:
+        """Map version numbers to folder names.
+
+        Args:
+            model: The model whose folder was listed.
+            names: What the model's folder holds.
+
+        Returns:
+            One folder name for each number; numbers that two folders mean are left out.
+        """
+        found: dict[int, list[str]] = {}
+        for name in names:
+            if PADDED.fullmatch(name):
+                found.setdefault(int(name), []).append(name)
+        chosen = {}
+        for number, spelled in found.items():
+            name = self._names.get((model, number), spelled[0])
+            if len(spelled) > 1:
+                self._tell(model, number, sorted(spelled))
+                if self._names.get((model, number)) not in spelled:
+                    continue
+            self._names[model, number] = chosen[number] = name if name in spelled else spelled[0]
+        return chosen
+
+    def path(self, model: str, number: int) -> Path:
+        """Return the folder of a version, or where a new one belongs: the number without leading zeros."""
+        folder, plain = self._root / model, str(number)
+        known = self._names.get((model, number))
+        if known is not None and (known == plain or os.path.lexists(folder / known)):
+            return folder / known
+        if not os.path.lexists(folder / plain):
+            try:
+                return folder / self.of(model, os.listdir(folder)).get(number, plain)
+            except OSError:
+                pass
+        return folder / plain
+
+    def _tell(self, model: str, number: int, spelled: list[str]) -> None:
+        told = (str(self._root), model, *spelled)
+        if told not in self._told:
+            self._told.add(told)
+            log.error(
+                "%s version %d: expected one folder, got %s: remove all but one", model, number, " and ".join(spelled)
+            )

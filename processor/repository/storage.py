@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from freshet_serving.processor.errors import Conflict
-from freshet_serving.processor.package.atomic import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
+from freshet_serving.processor.package import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
 
 
 class VersionStorage(Protocol):

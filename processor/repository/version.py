@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import Conflict, Corrupt, NotFound, unreadable
 from freshet_serving.processor.memory import reserve
-from freshet_serving.processor.package.atomic import atomic_file, fsync_folder, hidden_beside
+from freshet_serving.processor.package import atomic_file, fsync_folder, hidden_beside
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
-from freshet_serving.processor.package.manifest import MAX_MANIFEST_NBYTES, File, Manifest
+from freshet_serving.processor.package import MAX_MANIFEST_NBYTES, File, Manifest
 from freshet_serving.processor.repository.mapped_file import MappedFile, Stat, has_content, stat_of
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
-from freshet_serving.processor.package.regular_file import file_sha256, open_regular, read_file
-from freshet_serving.processor.package.tensors import crc32, file_crc32, parse_tensors, write_tensors
+from freshet_serving.processor.package import file_sha256, open_regular, read_file
+from freshet_serving.processor.package import crc32, file_crc32, parse_tensors, write_tensors
 
 MANIFEST = "model.json"
 DENSE = "dense.safetensors"

@@ -5,6 +5,8 @@ Tensors, for request n and input X (`n/X` is the prefix):
     n/X/data, n/X/offsets        strings: uint8 bytes end to end, int64 starts
     n/X/row_splits               besides, where rows are ragged: int64 starts of rows among the values
 Metadata: format, requests (how many). The manifest names the file like any other, so it is verified like any other.
+
+The columns of recorded requests beside the features: serving.telemetry.request_recorder writes, models.joining reads them.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package import Input
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.package.tensors import parse_tensors, write_tensors
+from freshet_serving.processor.package import parse_tensors, write_tensors
 from freshet_serving.processor.repository.version import VersionWriter
 
 WARMUP = "warmup.safetensors"
@@ -91,3 +93,9 @@ def _starts(offsets: NDArray[Any], nbytes: int) -> NDArray[np.int64]:
     if not sound or offsets[0] != 0 or offsets[-1] != nbytes or (offsets[1:] < offsets[:-1]).any():
         raise Corrupt(f"{WARMUP}: offsets of strings ascending from 0 to {nbytes} wanted")
     return offsets
+
+
+METADATA = b"freshet"
+REQUEST, ROW, TIME, GENERATION, OUTPUT, INPUT = (
+    "freshet.request", "freshet.row", "freshet.time", "freshet.generation", "freshet.output.", "freshet.input.",
+)  # fmt: skip

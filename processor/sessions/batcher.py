@@ -45,7 +45,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
-from freshet_serving.processor.backends.cost import CostTable, smoothed
+from freshet_serving.processor.backends import CostTable, smoothed
 from freshet_serving.processor.errors import Overloaded
 
 PATIENCE_S = 1.0

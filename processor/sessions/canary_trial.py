@@ -43,8 +43,7 @@ from freshet_serving.processor.sessions.request import Done, Outputs, PredictRep
 from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.versions.control import TRIAL_READER
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.watching.canary_judge import CanaryEvidence
-from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, first_lost
+from freshet_serving.processor.watching import CanaryEvidence, Sketch, StatsBlock, first_lost
 
 Pair = tuple[Replica, Replica]
 """A canary and its baseline."""

@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from freshet_serving.processor.backends.buffers import Buffers
+from freshet_serving.processor.backends import Buffers
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import FreshetError
@@ -49,8 +49,7 @@ from freshet_serving.processor.sessions.session import EXPLORE_EVERY, Session, c
 from freshet_serving.processor.sessions.split_request import SubRequest
 from freshet_serving.processor.sessions.staging_pool import Span, StagingPool
 from freshet_serving.processor.versions.replica import Replica, State
-from freshet_serving.processor.watching.sketch import StatsBlock
-from freshet_serving.processor.watching.stats import SessionStats
+from freshet_serving.processor.watching import SessionStats, StatsBlock
 
 STAGING_PER_STAGE = 2
 

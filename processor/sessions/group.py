@@ -43,7 +43,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.cost import FREE, WORTH
+from freshet_serving.processor.backends import FREE, WORTH
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
@@ -56,8 +56,7 @@ from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, Com
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.control import PREVIEW_READER
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.watching.sketch import Sketch
-from freshet_serving.processor.watching.stats import SessionStats, total
+from freshet_serving.processor.watching import SessionStats, Sketch, total
 
 log = logging.getLogger("freshet.sessions")
 

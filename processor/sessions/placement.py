@@ -15,16 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.cores import available, numa_nodes, parse_cpusets, spread
+from freshet_serving.processor.cores import ResourceLimits, available, numa_nodes, parse_cpusets, spread
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.options import check
-from freshet_serving.processor.resource_limits import ResourceLimits
 from freshet_serving.processor.sessions.group import GroupOptions, SessionGroup
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupConfig, SessionConfig, SessionOptions
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.watching.sketch import Sketch
-from freshet_serving.processor.watching.stats import GroupStats, total
+from freshet_serving.processor.watching import GroupStats, Sketch, total
 
 DEFAULT, ANY = "default", "*"
 

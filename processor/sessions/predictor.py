@@ -16,7 +16,7 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.features.plan import BoundRequest
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.sessions.canary_trial import CanaryTrials, Pair
 from freshet_serving.processor.sessions.group import Post, Wake
 from freshet_serving.processor.sessions.placement import Groups
@@ -24,8 +24,7 @@ from freshet_serving.processor.sessions.request import Done, PredictReply, Predi
 from freshet_serving.processor.sessions.shadow import Shadow
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.traffic import Traffic
-from freshet_serving.processor.watching.canary_judge import CanaryEvidence
-from freshet_serving.processor.watching.stats import GroupStats, ShadowComparison
+from freshet_serving.processor.watching import CanaryEvidence, ShadowComparison
 
 # How often a thread that waits for an inline reply looks whether the owner is still there to compute it.
 OWNER_GONE_S = 0.05
@@ -40,7 +39,7 @@ class Predictor(ABC):
 
     def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
         """limits: of a request, where its model has none of its own."""
-        self._groups, self._clock, self._limits = groups, clock, limits
+        self.groups, self._clock, self._limits = groups, clock, limits
         self._own_limits: dict[str, RequestLimits] = {}
         # Models whose requests are split by the value of an input; nearly always none.
         self._by_input: dict[str, Callable[[PredictRequest], Replica | None]] = {}
@@ -64,7 +63,7 @@ class Predictor(ABC):
             if t.split is not None and t.sticky_input
         }
         if self._shadow is None and shadows:
-            self._shadow = Shadow(self._groups, self._clock)
+            self._shadow = Shadow(self.groups, self._clock)
             self.intercept(self._shadow)
         if self._shadow is not None:
             self._shadow.update_traffic(
@@ -84,12 +83,12 @@ class Predictor(ABC):
         """What has been gathered of the canaries that are on trial."""
         return self._trials.evidence() if self._trials is not None else {}
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Answers what is queued, then ends shadow, trials and sessions."""
         for aside in (self._shadow, self._trials):
             if aside is not None:
                 aside.close()
-        self._groups.close()
+        self.groups.close()
 
     def limits(self, model: str) -> RequestLimits:
         """What a request for a model may cost, whether there is such a model or not."""
@@ -134,7 +133,7 @@ class Predictor(ABC):
             Overloaded: submit() would refuse a request like those before it.
         """
         replica = self.route(model, version, label, key)
-        self._groups.of(model).check_room(timeout_s, waited_s)
+        self.groups.of(model).check_room(timeout_s, waited_s)
         return replica
 
     def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None:
@@ -150,7 +149,7 @@ class Predictor(ABC):
         for intercept in self._interceptors:
             done = intercept(request, replica, bound, done)
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
-        self._groups.of(request.model).enqueue(
+        self.groups.of(request.model).enqueue(
             Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller)
         )
 
@@ -165,22 +164,14 @@ class Predictor(ABC):
     def set_owner(self, wake: Wake, post: Post) -> bool:
         """Inline compute: makes the calling thread, an event loop's, the one that computes; see SessionGroup.set_owner.
         False where sessions have threads: done() is called on those."""
-        inline = self._groups.inline
+        inline = self.groups.inline
         return inline is not None and inline.set_owner(wake, post)
 
     def run_once(self) -> None:
         """Inline compute: the next batch, in this thread."""
-        inline = self._groups.inline
+        inline = self.groups.inline
         if inline is not None:
             inline.run_once()
-
-    def resize(self, sessions: int, group: str | None = None) -> None:
-        """So many sessions from now on, in one group or in every one; no request fails for it."""
-        self._groups.resize(sessions, group)
-
-    def group_stats(self) -> dict[str, GroupStats]:
-        """A snapshot of each session group, by name."""
-        return self._groups.statistics()
 
     def process(self, request: PredictRequest) -> PredictReply:
         """Scores one request, waiting for it; raises FreshetError."""
@@ -191,7 +182,7 @@ class Predictor(ABC):
 
     def batch_process(self, requests: Sequence[PredictRequest]) -> list[PredictReply | FreshetError]:
         """Scores requests together; each gets its own reply or its own error, in order."""
-        inline = self._groups.inline
+        inline = self.groups.inline
         replies: list[PredictReply | FreshetError | None] = [None] * len(requests)
         # Counts by its length: append() is atomic, and done() comes from several threads.
         answered: list[None] = []

@@ -18,20 +18,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.buffers import Buffers
-from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.backends import Buffers, CostTable
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput, address
-from freshet_serving.processor.package.manifest import CANDIDATE, USER
-from freshet_serving.processor.package.roles import USER_VECTOR
+from freshet_serving.processor.package import CANDIDATE, USER, USER_VECTOR
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.replica import Replica, State
 from freshet_serving.processor.versions.user_split import UserSplitRuntime
-from freshet_serving.processor.watching.sketch import StatsBlock, note_batch, note_scores
-from freshet_serving.processor.watching.stats import SessionStats
+from freshet_serving.processor.watching import SessionStats, StatsBlock, note_batch, note_scores
 
 log = logging.getLogger("freshet.sessions")
 

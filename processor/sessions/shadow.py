@@ -31,8 +31,7 @@ from freshet_serving.processor.sessions.request import Done, Outputs, PredictRep
 from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.versions.control import SHADOW_READER
 from freshet_serving.processor.versions.replica import Replica
-from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
-from freshet_serving.processor.watching.stats import ShadowComparison
+from freshet_serving.processor.watching import ShadowComparison, Sketch, StatsBlock
 
 MAX_QUEUED = 256
 PATIENCE_S, POLL_S = 0.1, 0.002

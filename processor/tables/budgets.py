@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import NAME
+from freshet_serving.processor.package import NAME
 
 SIZE = re.compile(r"([0-9]{1,15})([kMGT]?)B?")
 UNITS = {"": 1, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

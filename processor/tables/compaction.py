@@ -21,14 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import NotReady
-from freshet_serving.processor.package.atomic import fsync_folder
-from freshet_serving.processor.package.manifest import File, TableEntry
-from freshet_serving.processor.package.tensors import crc32, map_file, write_tensors
-from freshet_serving.processor.repository.log.chain_record import sha256
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.contents import TableChanges, VersionContents, narrowed
-from freshet_serving.processor.repository.log.history import ChainLink
-from freshet_serving.processor.repository.version import DENSE, SNAPSHOTS, SnapshotManifest, VersionReader, table_file
+from freshet_serving.processor.package import File, TableEntry, crc32, fsync_folder, map_file, write_tensors
+from freshet_serving.processor.repository import (
+    DENSE,
+    SNAPSHOTS,
+    ChainLink,
+    ChangeLog,
+    SnapshotManifest,
+    TableChanges,
+    VersionContents,
+    VersionReader,
+    narrowed,
+    sha256,
+    table_file,
+)
 from freshet_serving.processor.tables.table import packed_stored
 
 SNAPSHOT_LIST = "snapshot.json"

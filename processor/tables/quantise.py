@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels import conversion
-from freshet_serving.processor.package.rowtypes import ROW_TYPES, all_below
+from freshet_serving.processor.package import ROW_TYPES, all_below
 
 
 @dataclass(frozen=True, slots=True)

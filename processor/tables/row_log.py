@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.memory import ScratchFile, advise
-from freshet_serving.processor.package.manifest import TableEntry
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package import ROW_TYPES, TableEntry
 
 # Records are whole multiples of 8 bytes, so segments are whole pages.
 SEGMENT_RECORDS = 1 << 14

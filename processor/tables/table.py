@@ -42,10 +42,7 @@ from freshet_serving.processor.errors import BadInput, Corrupt, TooLarge
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.memory import advise, pieces, private_copy, reserve
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest import TableEntry
-from freshet_serving.processor.package.rowtypes import ROW_TYPES, all_below
-from freshet_serving.processor.package.tensors import ALIGNMENT
+from freshet_serving.processor.package import ALIGNMENT, ROW_TYPES, TableDelta, TableEntry, all_below
 from freshet_serving.processor.tables.arena import SlotAllocator
 from freshet_serving.processor.tables.quantise import quantise
 from freshet_serving.processor.tables.tier import Tier, TierStats, tier_fields

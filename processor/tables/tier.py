@@ -46,8 +46,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.kernels import row_tiering as tiers
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.memory import advise, reserve
-from freshet_serving.processor.package.manifest import TableEntry
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package import ROW_TYPES, TableEntry
 from freshet_serving.processor.tables.arena import SlotAllocator
 from freshet_serving.processor.tables.row_log import SEGMENT_RECORDS, RowLog, record_nbytes
 

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.kernels.fences import exchange
+from freshet_serving.processor.kernels.pointers import exchange
 from freshet_serving.processor.memory import reserve
 
 IDLE = np.iinfo(np.int64).max

@@ -28,29 +28,33 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.repository.mapped_file import CHANGES, SIZES
-from freshet_serving.processor.repository.model_repository import FolderWatch, Repository, listed
-from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.processor.standby_thread import StandbyThread
+from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
+from freshet_serving.processor.standby_thread import PeriodicThread, StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
 from freshet_serving.processor.versions.failed_versions import FailureMessage, report
-from freshet_serving.processor.versions.lock_watchdog import LONG_S
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.poll_rounds import PollRounds
+from freshet_serving.processor.versions.readiness import LONG_S, Staleness, find_stale
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routes import VersionStatus, find
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.versions.staleness import Staleness, find_stale
-from freshet_serving.processor.watching.canary_judge import CanaryEvidence, CanaryJudge
-from freshet_serving.processor.watching.delta_guard import ON, DeltaBounds
-from freshet_serving.processor.watching.periodic_thread import PeriodicThread
-from freshet_serving.processor.watching.post_deploy_monitor import AutoRollback, LabelSums
-from freshet_serving.processor.watching.sketch import Sketch
-from freshet_serving.processor.watching.stats import DIVERGED, WAITING, GroupStats, ShadowComparison
-from freshet_serving.processor.watching.trend import Trend
+from freshet_serving.processor.watching import (
+    DIVERGED,
+    ON,
+    WAITING,
+    AutoRollback,
+    CanaryEvidence,
+    CanaryJudge,
+    DeltaBounds,
+    GroupStats,
+    LabelSums,
+    ShadowComparison,
+    Sketch,
+    Trend,
+)
 
 log = logging.getLogger("freshet.host")
 
@@ -183,9 +187,15 @@ class ModelHost(ABC):
         """Every model that is known, by name, whether it serves or not; replaced whole, never edited."""
         return self._models
 
+    def model(self, name: str) -> ServedModel:
+        """The model of that name; raises NotFound, or NotReady once the host has closed."""
+        if self._closed:
+            raise NotReady("the processor is closed")
+        return find(self._models, name)
+
     def status(self, model: str) -> list[VersionStatus]:
         """The status of each version of a model, newest first; raises NotFound."""
-        return self._model(model).status()
+        return self.model(model).status()
 
     @property
     def ready(self) -> bool:
@@ -353,51 +363,51 @@ class ModelHost(ABC):
 
     def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> ApplyResult:
         """Serves a delta given as bytes, or as a path inside the repository; raises why it was refused."""
-        served = self._model(model)
+        served = self.model(model)
         if (data is None) == (path is None):
             raise BadInput("delta: either the file itself or a path wanted")
         return served.apply_bytes(data) if data is not None else served.apply_file(self.repository.resolve(str(path)))
 
     def rollback(self, model: str, generation: Generation, reason: str = "") -> RollbackResult:
         """Serves an earlier generation again, here and on every server of the repository; see ServedModel.rollback."""
-        return self._model(model).rollback(generation, reason)
+        return self.model(model).rollback(generation, reason)
 
     def release_deltas(self, model: str, version: int | None = None, reason: str = "") -> Generation:
         """Serves what is held of a version (default: the newest), here and on every server of the repository; see
         ServedModel.release."""
-        served = self._model(model)
+        served = self.model(model)
         return served.release(served.pick(version).manifest.version, reason)
 
     def reject_deltas(self, model: str, version: int | None = None, reason: str = "") -> RollbackResult:
         """Undoes what is held of a version (default: the newest); see ServedModel.reject."""
-        served = self._model(model)
+        served = self.model(model)
         return served.reject(served.pick(version).manifest.version, reason)
 
     def calibrated(self, model: str, generation: Generation, evidence: LabelSums) -> None:
         """Labels have come of rows that a generation has scored: deltas that are off are taken back by them."""
-        self._model(model).calibrated(generation, evidence)
+        self.model(model).calibrated(generation, evidence)
 
     def load(self, model: str, version: int, by_hand: bool = True) -> None:
         """Loads a version beside those served. by_hand: it stays when a newer one comes."""
-        self._model(model).load(version, by_hand)
+        self.model(model).load(version, by_hand)
 
     def unload(self, model: str, version: int) -> None:
         """Stops serving a version."""
-        self._model(model).unload(version)
+        self.model(model).unload(version)
 
     def set_label(self, model: str, label: str, version: int) -> None:
         """Points a label at a version."""
-        self._model(model).set_label(label, version)
+        self.model(model).set_label(label, version)
 
     def set_policy(self, model: str, changes: Any) -> ModelPolicy:
         """See ServedModel.set_policy; returns the policy that counts now."""
-        served = self._model(model)
+        served = self.model(model)
         served.set_policy(changes)
         return served.policy
 
     def readmit(self, model: str, version: int) -> None:
         """Gives a version that was taken out its share of traffic again."""
-        self._model(model).readmit(version)
+        self.model(model).readmit(version)
 
     def look(self) -> None:
         """Judges every canary by the evidence, follows the scores of every version, and has what turns out to be bad
@@ -471,11 +481,6 @@ class ModelHost(ABC):
     def trend(self, model: str, version: int) -> Trend:
         """The trend of a version's scores, how they have moved, as of the last look()."""
         return self._trends.get((model, version)) or Trend()
-
-    def _model(self, name: str) -> ServedModel:
-        if self._closed:
-            raise NotReady("the processor is closed")
-        return find(self._models, name)
 
     def _excuse(self) -> None:
         """Settles whom readiness does not wait for. Another try, and another refusal, do not make it wait again."""

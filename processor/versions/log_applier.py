@@ -5,7 +5,7 @@ is not behind a gate, the version goes back to the nearest generation that both 
 that were undone before they were seen are never read, and a rollback reaches every server of a repository with its
 next look.
 
-Deltas that come together are one change: they are folded (processor.package.delta_run), judged as one from what is
+Deltas that come together are one change: they are folded (processor.package.delta), judged as one from what is
 served, and served by one flip. Where that is out of line they are taken one after another, each judged by itself, up to
 the first that is not in line: what comes together may do what it may do in turn, and no more. So a reader never meets a
 generation in the middle of a run that nobody has looked at, a bad delta that the next one mends is never served at all,
@@ -16,7 +16,7 @@ What a guard holds a guard releases: when something new has come behind the gate
 newest generation is judged as one change, and where it is in line that is recorded as a release and served by one flip.
 The record comes after the judging and before the flip, exclusively, and only if the head is still the one that was
 judged; so of many servers one writes it, and the others follow. A gate that a person or a trainer has set is theirs to
-lift, also where a guard has moved it further back (processor.versions.automatic_release).
+lift, also where a guard has moved it further back (processor.versions.held_deltas).
 
 States
     CURRENT    serves the target
@@ -44,15 +44,21 @@ from pathlib import Path
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict, Diverged, FreshetError, NotReady
 from freshet_serving.processor.generation import Generation, Position
-from freshet_serving.processor.package.delta import SUFFIX, Delta
-from freshet_serving.processor.package.delta_run import DeltaRun
-from freshet_serving.processor.repository.log.chain_record import RELEASE, REPAIR, ROLLBACK
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.history import ChainLink, History
-from freshet_serving.processor.repository.log.scrub import Identity, identity_of
-from freshet_serving.processor.repository.log.unrecorded_delta import DeltaFolderScanner, UnrecordedDelta
-from freshet_serving.processor.repository.version import MANIFEST
-from freshet_serving.processor.versions.automatic_release import (
+from freshet_serving.processor.package import SUFFIX, Delta, DeltaRun
+from freshet_serving.processor.repository import (
+    MANIFEST,
+    RELEASE,
+    REPAIR,
+    ROLLBACK,
+    ChainLink,
+    ChangeLog,
+    DeltaFolderScanner,
+    History,
+    Identity,
+    UnrecordedDelta,
+    identity_of,
+)
+from freshet_serving.processor.versions.held_deltas import (
     AUTOMATIC,
     BY_GUARD,
     ReleaseBackoff,
@@ -61,8 +67,7 @@ from freshet_serving.processor.versions.automatic_release import (
 )
 from freshet_serving.processor.versions.pre_deploy_check import GATED, RUN, GuardViolation, PreDeployCheck, entry_of
 from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
-from freshet_serving.processor.watching.delta_log import DeltaEntry
-from freshet_serving.processor.watching.stats import (
+from freshet_serving.processor.watching import (
     CURRENT,
     DAMAGED,
     DIVERGED,
@@ -73,6 +78,7 @@ from freshet_serving.processor.watching.stats import (
     UNREADABLE,
     WAITING,
     ChainStatus,
+    DeltaEntry,
 )
 
 FOR_GOOD = -1

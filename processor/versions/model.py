@@ -35,33 +35,39 @@ from freshet_serving.processor.errors import (
     SigningKeyRequired,
 )
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.delta import Delta, DeltaBytes, parse_delta, read_delta_file
-from freshet_serving.processor.repository.log.chain_record import MAX_REASON, delta_digest, root_hash, sha256
-from freshet_serving.processor.repository.log.change_log import ChangeLog, DurableDelta
-from freshet_serving.processor.repository.log.history import ChainLink
-from freshet_serving.processor.repository.log.snapshots import open_snapshot
-from freshet_serving.processor.repository.mapped_file import is_written_to
-from freshet_serving.processor.repository.model_repository import FolderWatch, Repository, check_name, listed
-from freshet_serving.processor.repository.trust_memory import check_downgrade, newest_trusted
-from freshet_serving.processor.repository.version import SNAPSHOTS, VersionReader
-from freshet_serving.processor.versions.automatic_release import held_reason
+from freshet_serving.processor.package import Delta, DeltaBytes, parse_delta, read_delta_file
+from freshet_serving.processor.repository import (
+    MAX_REASON,
+    SNAPSHOTS,
+    ChainLink,
+    ChangeLog,
+    DurableDelta,
+    FolderWatch,
+    Repository,
+    VersionReader,
+    check_downgrade,
+    check_name,
+    delta_digest,
+    is_written_to,
+    listed,
+    newest_trusted,
+    open_snapshot,
+    root_hash,
+    sha256,
+)
 from freshet_serving.processor.versions.change_results import ApplyResult, RollbackResult
-from freshet_serving.processor.versions.dirty_versions import DirtyVersions
-from freshet_serving.processor.versions.failed_versions import FailedVersions, FailureMessage, load_error
-from freshet_serving.processor.versions.lock_watchdog import LockWatchdog
+from freshet_serving.processor.versions.failed_versions import DirtyVersions, FailedVersions, FailureMessage, load_error
+from freshet_serving.processor.versions.held_deltas import held_reason, publish_anew, sound_behind
 from freshet_serving.processor.versions.log_applier import LogApplier, RebuildRequired
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.pre_deploy_check import GuardStats, GuardViolation, PreDeployCheck
-from freshet_serving.processor.versions.rejection import publish_anew, sound_behind
+from freshet_serving.processor.versions.readiness import LockWatchdog
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routed_model import RoutedModel
 from freshet_serving.processor.versions.routes import AVAILABLE, END, LOADING, VersionStatus, without
 from freshet_serving.processor.versions.served_version import TORN, ServedVersion
 from freshet_serving.processor.versions.timeline import timeline
-from freshet_serving.processor.watching.delta_guard import OFF
-from freshet_serving.processor.watching.post_deploy_monitor import AutoRollback, LabelSums
-from freshet_serving.processor.watching.sketch import Sketch
-from freshet_serving.processor.watching.stats import DIVERGED, ChainStatus
+from freshet_serving.processor.watching import DIVERGED, OFF, AutoRollback, ChainStatus, LabelSums, Sketch
 
 log = logging.getLogger("freshet.model")
 

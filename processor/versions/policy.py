@@ -22,10 +22,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, json_kind
-from freshet_serving.processor.package.manifest import NAME
+from freshet_serving.processor.package import NAME
 from freshet_serving.processor.versions.traffic import TrafficSplit
-from freshet_serving.processor.watching.canary_judge import CanaryBounds
-from freshet_serving.processor.watching.delta_guard import DeltaBounds
+from freshet_serving.processor.watching import CanaryBounds, DeltaBounds
 
 LATEST = re.compile(r"latest:([1-9][0-9]{0,5})")
 MAX_VERSIONS, MAX_LABELS = 1000, 64

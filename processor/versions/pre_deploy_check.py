@@ -30,18 +30,33 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict
-from freshet_serving.processor.package.delta import Delta
+from freshet_serving.processor.package import Delta
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.versions.preview import PreviewResult
 from freshet_serving.processor.versions.served_version import ServedVersion, StateChange
-from freshet_serving.processor.watching.canary_judge import Verdict
-from freshet_serving.processor.watching.delta_figures import Figure, delta_figures, longest_row
-from freshet_serving.processor.watching.delta_guard import OF_SCORES, OFF, STRICT, DeltaBounds, DeltaGuard, is_quiet
-from freshet_serving.processor.watching.delta_log import IN_LINE, OUT_OF_LINE, REPLAYED, UNJUDGED, DeltaEntry, DeltaLog
-from freshet_serving.processor.watching.drift import Drift
-from freshet_serving.processor.watching.histogram import SHORT_S, Histogram
-from freshet_serving.processor.watching.post_deploy_monitor import PostDeployMonitor
-from freshet_serving.processor.watching.row_lengths import RowLengths
+from freshet_serving.processor.watching import (
+    IN_LINE,
+    OF_SCORES,
+    OFF,
+    OUT_OF_LINE,
+    REPLAYED,
+    SHORT_S,
+    STRICT,
+    UNJUDGED,
+    DeltaBounds,
+    DeltaEntry,
+    DeltaGuard,
+    DeltaLog,
+    Drift,
+    Figure,
+    Histogram,
+    PostDeployMonitor,
+    RowLengths,
+    Verdict,
+    is_quiet,
+    longest_row,
+)
+from freshet_serving.processor.watching.delta_figures import delta_figures
 
 log = logging.getLogger("freshet.guard")
 

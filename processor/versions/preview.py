@@ -29,12 +29,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.base import Executable, Matrix
-from freshet_serving.processor.backends.buffers import Buffers
+from freshet_serving.processor.backends import Buffers, Executable, Matrix
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput, SparsePlan
-from freshet_serving.processor.watching.delta_figures import LEAST_ROWS, Figure, score_figures
+from freshet_serving.processor.watching import LEAST_ROWS, Figure, score_figures
 
 REFRESH_S = 300.0
 ROWS_OF_ONE, IDS_OF_ONE = 8, 16384

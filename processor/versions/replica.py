@@ -13,6 +13,11 @@ Invariants
   stand as long as the pin does. Two readers may make the same state; they are equal.
 - A frame is forgotten only when no pin of this process names a flip under it, and the state kept for the next reader
   with it.
+
+Warm-up of a version: its recorded requests are run through every bucket of every session's own buffers before a
+request is sent to it, so that pages, kernels and caches are met by nobody who waits.
+
+It is done in the thread of changes, on buffers that no session has yet, and nothing of it is counted.
 """
 
 from __future__ import annotations
@@ -30,11 +35,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.base import Executable, Program
-from freshet_serving.processor.backends.buffers import Buffers, IoShape
-from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.backends import Buffers, CostTable, Executable, IoShape, Package, Program, open_programs
 from freshet_serving.processor.backends.cuda import allocator
-from freshet_serving.processor.backends.opening import Package, open_programs
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import on
@@ -42,15 +44,61 @@ from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput
 from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise
-from freshet_serving.processor.package.manifest import WHOLE, Manifest
-from freshet_serving.processor.package.roles import division
-from freshet_serving.processor.repository.warmup import WARMUP, parse_warmup
-from freshet_serving.processor.tables.remote.reader import RemoteTables
+from freshet_serving.processor.package import WHOLE, Manifest, division
+from freshet_serving.processor.repository import WARMUP, parse_warmup
+from freshet_serving.processor.tables.remote.reader import RemoteReader, RemoteTables
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
 from freshet_serving.processor.versions.preview import Preview, PreviewResult, PreviewState
 from freshet_serving.processor.versions.user_split import UserSplitRuntime
-from freshet_serving.processor.versions.warm_up import warm_up
+
+
+def warm_up(
+    plan: SparsePlan,
+    remote: RemoteReader | None,
+    tables: NDArray[np.int64],
+    epoch: int,
+    executables: Mapping[int, Executable],
+    stock: Sequence[Buffers],
+    requests: Sequence[BoundRequest],
+) -> None:
+    """Runs every bucket of all buffers once, on rows of the requests, one after another and over again; the largest
+    bucket of the first until every row has been looked up. executables: by bucket. tables, remote: see State, Replica.
+    """
+    whole, largest = sum([bound.rows for bound in requests]), max(executables)
+    for n, buffers in enumerate(stock):
+        at = 0
+        for bucket in sorted(executables, reverse=True):
+            for _ in range(-(-whole // largest) if n == 0 and bucket == largest else 1):
+                x, _, run = buffers.get(executables[bucket])
+                bound, spans, at = _rows_of(requests, at % whole, bucket)
+                # What remote rows stand in must outlive the fill.
+                batch_tables = remote.batch_tables(tables, epoch, bound, spans) if remote is not None else None
+                # What was recorded before, or for another scaling, is no fault of this version.
+                with suppress(NonFiniteInput):
+                    plan.fill(
+                        tables if batch_tables is None else batch_tables.tables, epoch, bound, spans, x, buffers.counts
+                    )
+                run()
+        buffers.counts[:] = 0
+
+
+def _rows_of(requests: Sequence[BoundRequest], at: int, rows: int) -> tuple[list[BoundRequest], NDArray[np.int64], int]:
+    """So many rows of requests that lie one after another in a ring, from row `at` on: as fill() takes them, and where
+    the next row is."""
+    part, spans, n, first = [], [], 0, at
+    while first >= requests[n].rows:
+        first -= requests[n].rows
+        n += 1
+    left = rows
+    while left:
+        bound = requests[n % len(requests)]
+        count = min(left, bound.rows - first)
+        part.append(bound)
+        spans.append((first, count))
+        left, first, n = left - count, 0, n + 1
+    return part, np.array(spans, np.int64), at + rows
+
 
 log = logging.getLogger("freshet.replica")
 

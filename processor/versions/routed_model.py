@@ -17,7 +17,7 @@ import xxhash
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady, SigningKeyRequired
-from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository import Repository
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routes import Routes, VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from freshet_serving.processor.errors import NotReady, UnknownVersion, nearest
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.repository.model_repository import listed, unknown_model
+from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.repository import listed, unknown_model
 from freshet_serving.processor.versions.traffic import Router, Traffic, new_turns
 
 LOADING, AVAILABLE, END = "LOADING", "AVAILABLE", "END"

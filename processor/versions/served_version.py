@@ -53,16 +53,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.opening import executable_files
+from freshet_serving.processor.backends import executable_files
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.generation import Generation, Position
 from freshet_serving.processor.memory import gather
-from freshet_serving.processor.package.delta import Delta
-from freshet_serving.processor.package.manifest import Manifest, TableEntry
-from freshet_serving.processor.repository.log.chain_record import delta_digest, root_digest
-from freshet_serving.processor.repository.mapped_file import SIZES
-from freshet_serving.processor.repository.version import DENSE, VersionReader, table_file
+from freshet_serving.processor.package import Delta, Manifest, TableEntry
+from freshet_serving.processor.repository import DENSE, SIZES, VersionReader, delta_digest, root_digest, table_file
 from freshet_serving.processor.standby_thread import BackgroundTask, StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable
@@ -70,7 +67,7 @@ from freshet_serving.processor.tables.table import RowVersions, ServedTable
 from freshet_serving.processor.versions.control import ControlEntry, ControlWords
 from freshet_serving.processor.versions.preview import PreviewResult
 from freshet_serving.processor.versions.replica import Arrays, Dense, Frame, Replicas
-from freshet_serving.processor.watching.histogram import LONG_S, SHORT_S, Histogram
+from freshet_serving.processor.watching import LONG_S, SHORT_S, Histogram
 
 FIRST_LOOK_S, LAST_LOOK_S, LOOK_PART = 0.0001, 0.002, 1 / 8
 GRACE_TIMEOUT_S = 60.0

@@ -12,12 +12,11 @@ from itertools import islice
 from typing import Any
 
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.package.delta import rows_of_file
-from freshet_serving.processor.repository.log.chain_record import DELTA, ChainRecord
-from freshet_serving.processor.repository.log.history import ChainLink, History
+from freshet_serving.processor.package import rows_of_file
+from freshet_serving.processor.repository import DELTA, ChainLink, ChainRecord, History
 from freshet_serving.processor.versions.log_applier import LogApplier
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching.delta_log import DeltaEntry, score_shift
+from freshet_serving.processor.watching import DeltaEntry, score_shift
 
 MOST, MOST_READ = 500, 100
 STATES = SERVED, CURRENT, UNDONE, WAITS = "served", "current", "undone", "waits"

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.backends import CostTable
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.package.manifest import CANDIDATE, USER, WHOLE
-from freshet_serving.processor.package.roles import RolePart, UserSplitSpec, write_user_vector
+from freshet_serving.processor.package import CANDIDATE, USER, WHOLE, RolePart, UserSplitSpec, write_user_vector
 
 # Less than this is not worth a run more: it is what filling and starting one costs.
 WORTH = 0.97

@@ -1,15 +1,18 @@
 """Snapshots of what sessions, groups, models and versions have done. Values; who takes them is told above
-(processor.overview, processor.sessions.placement)."""
+(processor.overview, processor.sessions.placement).
+
+Histogram: counts of what happens now and then, by bounds. Written by one thread, read by any.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.tables.remote.reader import RemoteStats
 from freshet_serving.processor.tables.tier import TierStats
-from freshet_serving.processor.watching.histogram import Histogram
 from freshet_serving.processor.watching.sketch import Scores, Sketch
 
 CHAIN_STATES = CURRENT, WAITING, HELD, DIVERGED = "CURRENT", "WAITING", "HELD", "DIVERGED"
@@ -138,3 +141,23 @@ class VersionStats:
     chain: ChainStatus | None = None
     computes: Mapping[int, str] = field(default_factory=dict)
     staleness_s: float = 0.0
+
+
+# Seconds: half octaves from a millisecond to a minute; octaves from 8 ms to a day.
+SHORT_S = tuple(2.0 ** (n // 2 - 10) * (1.5 if n % 2 else 1) for n in range(33))
+LONG_S = tuple(2.0**n for n in range(-7, 17))
+
+
+class Histogram:
+    """counts: one a bound, of values up to it and above the one before, and one above them all."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value

@@ -39,8 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound, json_kind, printable
-from freshet_serving.processor.package.atomic import atomic_file
-from freshet_serving.processor.package.regular_file import read_file
+from freshet_serving.processor.package import atomic_file, read_file
 from freshet_serving.serving.access.rate_limiter import Slots, slots_of
 from freshet_serving.serving.access.scopes import ADMIN_READ, ADMIN_WRITE, SCOPES
 

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
+from freshet_serving.processor.watching import LabelSums
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.admin.admin_bodies import (
     Name,

@@ -12,8 +12,8 @@ import numpy as np
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.package.manifest import Input, Manifest
-from freshet_serving.processor.repository.warmup import WARMUP, parse_warmup
+from freshet_serving.processor.package import Input, Manifest
+from freshet_serving.processor.repository import WARMUP, parse_warmup
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.serving.front.example_text import MOST_ROWS, texts
 

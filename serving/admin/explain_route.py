@@ -22,7 +22,7 @@ from freshet_serving.processor.explaining.scoring_process import ScoringProcess
 from freshet_serving.processor.extras import needed
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.repository.log.chain_record import DELTA, ROLLBACK
+from freshet_serving.processor.repository import DELTA, ROLLBACK
 from freshet_serving.processor.versions.routes import find
 from freshet_serving.processor.versions.timeline import MOST, UNDONE
 from freshet_serving.serving.admin.validation import StrictModel, validated

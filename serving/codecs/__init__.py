@@ -9,7 +9,6 @@ kserve_rpc         KServe v2 over gRPC
 kserve_header      what a KServe request says of its tensors, checked against the model
 json_columns       JSON values to columns
 tensor_types       what types are called on the wire, and which an input takes
-bytes_tensor       KServe's BYTES to Strings
 templates          messages known by their bytes
 messages           classes of the messages, in a descriptor pool of their own
 proto_files        protos/*.proto, compiled

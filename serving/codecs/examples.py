@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.features.limits import RequestSize
-from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.serving.codecs.json_columns import is_base64, numbers, strings
 from freshet_serving.serving.codecs.tensor_types import declared
 from freshet_serving.serving.codecs.wire import show

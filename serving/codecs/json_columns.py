@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.features.limits import RequestSize
-from freshet_serving.processor.kernels.boolean_letters import has_boolean_letters
-from freshet_serving.processor.kernels.json_text import INFINITE, MEANT, NOT_A_NUMBER
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.kernels.json_text import INFINITE, MEANT, NOT_A_NUMBER, has_boolean_letters
+from freshet_serving.processor.package import Input
 from freshet_serving.serving.codecs.tensor_types import declared, row_of, within
 from freshet_serving.serving.codecs.wire import Body
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.serving.codecs import wire
 from freshet_serving.serving.codecs.kserve_header import (
     DTYPES,

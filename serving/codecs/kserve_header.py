@@ -4,6 +4,8 @@ The header is a document as JSON holds it. It comes with HTTP as such, and with 
 then TypedContents instead of a list. Tensors lie behind the header (`binary_data_size`), in it (`data`), or
 in a region of shared memory (`shared_memory_region`). A ragged input X travels as X (its values, shape [total]) and
 X.row_splits (INT64 [n + 1]).
+
+KServe's BYTES layout (a 4-byte little-endian length before each element) to Strings.
 """
 
 from __future__ import annotations
@@ -19,11 +21,26 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import BufferLayout, Column, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
-from freshet_serving.processor.package.manifest import MAX_RANK, Input, Manifest
-from freshet_serving.serving.codecs.bytes_tensor import decode_bytes
+from freshet_serving.processor.kernels.length_prefixed import PREFIX_NBYTES, strip_lengths
+from freshet_serving.processor.package import MAX_RANK, Input, Manifest
 from freshet_serving.serving.codecs.json_columns import numbers, strings
 from freshet_serving.serving.codecs.tensor_types import ALL, BY_DATATYPE, converted, declared, fits, row_of, takes
 from freshet_serving.serving.codecs.wire import MAX_TIMEOUT_S, Body, show
+
+
+def decode_bytes(source: NDArray[np.uint8], count: int, name: str) -> Strings:
+    """`count` strings of a BYTES tensor. source: uint8 [nbytes], all of it used. Raises BadInput."""
+    if count * PREFIX_NBYTES > len(source):
+        raise BadInput(f"{name}: {count} length-prefixed elements wanted, got {len(source)} bytes")
+    data = np.empty(len(source) - count * PREFIX_NBYTES, np.uint8)
+    offsets = np.zeros(count + 1, np.int64)
+    read = strip_lengths(source, data, offsets)
+    if read < 0:
+        raise BadInput(f"{name}: element {-1 - read} reaches beyond the tensor's {len(source)} bytes")
+    if read != len(source):
+        raise BadInput(f"{name}: {count} elements fill {read} bytes, got {len(source)}")
+    return Strings(data, offsets)
+
 
 DATATYPES = {"int64": "INT64", "float32": "FP32", "string": "BYTES"}
 DTYPES: dict[str, np.dtype[Any]] = {

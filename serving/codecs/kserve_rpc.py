@@ -19,7 +19,7 @@ from freshet_serving.processor.columns import Column, PackedColumns
 from freshet_serving.processor.eas.message_tree import MessageTree
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
-from freshet_serving.processor.package.manifest import MAX_RANK, Manifest
+from freshet_serving.processor.package import MAX_RANK, Manifest
 from freshet_serving.serving.codecs.kserve import into_span
 from freshet_serving.serving.codecs.kserve_header import (
     RequestedOutput,

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 from freshet_serving.processor.columns import BufferLayout, ColumnLayout
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 
 MAX_KEPT = 512
 MAX_ALIKE = 8

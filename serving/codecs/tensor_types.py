@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Input, Manifest, Output
+from freshet_serving.processor.package import Input, Manifest, Output
 
 
 class TensorType(NamedTuple):

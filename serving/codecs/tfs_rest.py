@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
-from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.serving.codecs import examples
 from freshet_serving.serving.codecs.json_columns import column, has_booleans, is_base64
 from freshet_serving.serving.codecs.wire import (

@@ -25,7 +25,7 @@ from freshet_serving.processor.columns import Column, ColumnLayout, PackedColumn
 from freshet_serving.processor.eas.message_tree import MessageTree
 from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
-from freshet_serving.processor.package.manifest import MAX_RANK, Input, Manifest
+from freshet_serving.processor.package import MAX_RANK, Input, Manifest
 from freshet_serving.serving.codecs.kserve_header import ROW_SPLITS
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Placeholder, Templates, cut, fields, filler

@@ -57,7 +57,7 @@ def compile_command(
     """
     from freshet_serving.compiler.building.calibrate import Tolerance
     from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version, find_version
-    from freshet_serving.processor.repository.keyring import Keyring
+    from freshet_serving.processor.repository import Keyring
 
     options = CompileOptions(
         backends=tuple(b.strip() for b in (backends or "").split(",") if b.strip()),

@@ -20,7 +20,7 @@ REPOSITORY = "FRESHET_REPOSITORY"
 
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of models that begin so."""
-    from freshet_serving.processor.repository.mirror.repositories import open_repository
+    from freshet_serving.processor.repository import open_repository
 
     try:
         return [name for name in open_repository(_folder(ctx)).models() if name.startswith(incomplete)]
@@ -31,8 +31,7 @@ def models(ctx: typer.Context, incomplete: str) -> list[str]:
 def generations(ctx: typer.Context, incomplete: str) -> list[str]:
     """Generations of the model's newest version that begin so and can be gone back to, newest first."""
     from freshet_serving.processor.generation import UNDO_DEPTH
-    from freshet_serving.processor.repository.log.change_log import ChangeLog
-    from freshet_serving.processor.repository.mirror.repositories import open_repository
+    from freshet_serving.processor.repository import ChangeLog, open_repository
 
     try:
         version = open_repository(_folder(ctx)).version(ctx.params.get("model") or "")

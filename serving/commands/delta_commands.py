@@ -87,9 +87,7 @@ def delta_compact(
     from rich.console import Console
 
     from freshet_serving.compiler.progress import progress_bars
-    from freshet_serving.processor.repository.keyring import Keyring
-    from freshet_serving.processor.repository.log.change_log import ChangeLog
-    from freshet_serving.processor.repository.mirror.repositories import open_repository
+    from freshet_serving.processor.repository import ChangeLog, Keyring, open_repository
     from freshet_serving.processor.tables.compaction import compact
 
     files = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
@@ -119,10 +117,7 @@ def delta_repair(
     """Shows what ends a version's chain, a record that no server takes, and cuts it there with --yes, by a record of
     its own. Nothing is removed, a sound record is never cut. Ends with 1 where something is damaged and was not cut."""
     from freshet_serving.processor.errors import printable
-    from freshet_serving.processor.repository.keyring import Keyring
-    from freshet_serving.processor.repository.log.change_log import ChangeLog
-    from freshet_serving.processor.repository.log.damage import find_damage, repair
-    from freshet_serving.processor.repository.mirror.repositories import open_repository
+    from freshet_serving.processor.repository import ChangeLog, Keyring, find_damage, open_repository, repair
 
     keyring = Keyring.of_writer(key, trust or ())
     change_log = ChangeLog(open_repository(repository).with_keys(keyring).version(model, version))
@@ -226,7 +221,7 @@ def delta_make(
     from freshet_serving.compiler.imports.importer import ImportOptions
     from freshet_serving.compiler.imports.retrained_export import read_export
     from freshet_serving.models.publishing.publisher import Publisher
-    from freshet_serving.processor.repository.mirror.repositories import open_repository
+    from freshet_serving.processor.repository import open_repository
     from freshet_serving.serving.commands.import_command import groups
 
     opened = open_repository(repository).version(model, version)

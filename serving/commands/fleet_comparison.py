@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, printable
-from freshet_serving.processor.watching.stats import CHAIN_STATES, DIVERGED, WAITING
+from freshet_serving.processor.watching import CHAIN_STATES, DIVERGED, WAITING
 
 MAX_MODELS, MAX_TEXT = 10_000, 200
 HIGHEST = 2**63

@@ -41,7 +41,7 @@ def import_command(
     """Imports a TensorFlow SavedModel, a Keras or ONNX file: cuts, compiles and proves it, then commits a version."""
     from freshet_serving.compiler.imports.importer import ImportOptions, import_model
     from freshet_serving.compiler.imports.report_text import lines
-    from freshet_serving.processor.repository.keyring import Keyring
+    from freshet_serving.processor.repository import Keyring
 
     together = groups(ragged, "--ragged"), groups(sparse, "--sparse")
     options = ImportOptions(signature, *together, _samples(samples), user=user or ())

@@ -14,16 +14,19 @@ from rich.table import Table
 
 from freshet_serving.compiler.progress import output
 from freshet_serving.processor.errors import BadInput, Diverged, FreshetError, NotFound, printable
-from freshet_serving.processor.package.delta import Delta, read_delta
-from freshet_serving.processor.package.manifest import WHOLE, ExecutableEntry, Input, Output
-from freshet_serving.processor.repository.keyring import Keyring
-from freshet_serving.processor.repository.log.chain_record import DELTA, REPAIR, ChainRecord
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.re_signing import check_version
-from freshet_serving.processor.repository.log.unrecorded_delta import unrecorded_deltas
-from freshet_serving.processor.repository.mirror.repositories import open_repository
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import DELTAS
+from freshet_serving.processor.package import WHOLE, Delta, ExecutableEntry, Input, Output, read_delta
+from freshet_serving.processor.repository import (
+    DELTA,
+    DELTAS,
+    REPAIR,
+    ChainRecord,
+    ChangeLog,
+    Keyring,
+    Repository,
+    check_version,
+    open_repository,
+    unrecorded_deltas,
+)
 from freshet_serving.serving.commands.completion import models
 from freshet_serving.serving.commands.import_command import draw
 

@@ -20,7 +20,7 @@ def keys_new(
     out: Annotated[str, typer.Option(help="Where to: NAME.key, which is secret, and NAME.pub.")] = "freshet",
 ) -> None:
     """Makes a key: a private file that signs, and a public one that servers trust. Replaces none."""
-    from freshet_serving.processor.package.signature import new_key
+    from freshet_serving.processor.package import new_key
 
     private, public, key = new_key(out)
     print(f"key {key}: {private} signs and is secret; {public} is for --trust")
@@ -29,7 +29,7 @@ def keys_new(
 @keys_app.command("show")
 def keys_show(file: Annotated[Path, typer.Argument(help="A public key, or a private one.")]) -> None:
     """Prints a key's id, by which records and messages name it."""
-    from freshet_serving.processor.package.signature import PublicKey
+    from freshet_serving.processor.package import PublicKey
 
     print(PublicKey.read(file).id)
 
@@ -49,9 +49,7 @@ def keys_resign(
 ) -> None:
     """Signs versions anew by --key, and vouches for every record that they have: digests stay, servers go on."""
     from freshet_serving.processor.errors import BadInput
-    from freshet_serving.processor.repository.keyring import Keyring
-    from freshet_serving.processor.repository.log.re_signing import re_sign
-    from freshet_serving.processor.repository.mirror.repositories import open_repository
+    from freshet_serving.processor.repository import Keyring, open_repository, re_sign
 
     if not key:
         raise BadInput("key: --key or FRESHET_KEY wanted")
@@ -80,7 +78,7 @@ def keys_accept(
     """Has a server that refuses an older state of a model take it: forgets what was trusted. Restart it, or load the
     version, then."""
     from freshet_serving.processor.errors import BadInput
-    from freshet_serving.processor.repository.trust_memory import TrustMemory, default_memory
+    from freshet_serving.processor.repository import TrustMemory, default_memory
 
     if not (repository or trust_memory):
         raise BadInput("trust_memory: --trust-memory or --repository wanted, as the server has it")

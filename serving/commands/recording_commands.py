@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from freshet_serving.processor.repository.warmup import MAX_REQUESTS
+from freshet_serving.processor.repository import MAX_REQUESTS
 from freshet_serving.serving.commands.completion import models
 from freshet_serving.serving.commands.key_commands import KeyOption
 
@@ -23,10 +23,7 @@ def recordings_warmup(
     key: KeyOption = "",
 ) -> None:
     """Puts recorded requests into a version, which is warmed with them whenever it is loaded."""
-    from freshet_serving.processor.repository.keyring import Keyring
-    from freshet_serving.processor.repository.mirror.repositories import open_repository
-    from freshet_serving.processor.repository.version import add_file
-    from freshet_serving.processor.repository.warmup import WARMUP, dump_warmup
+    from freshet_serving.processor.repository import WARMUP, Keyring, add_file, dump_warmup, open_repository
     from freshet_serving.serving.telemetry.request_recorder import read_requests
 
     files = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)

@@ -35,9 +35,7 @@ def prune(
     Never a version, never a record; safe beside servers and trainers that are running. Not for models whose tables are
     in a row store: their servers start from all deltas.
     """
-    from freshet_serving.processor.repository.log.change_log import ChangeLog
-    from freshet_serving.processor.repository.log.pruning import prunable, unfinished
-    from freshet_serving.processor.repository.mirror.repositories import open_repository
+    from freshet_serving.processor.repository import ChangeLog, open_repository, prunable, unfinished
 
     store, now_s = open_repository(repository), time.time()
     if model is not None:

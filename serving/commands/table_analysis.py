@@ -17,15 +17,8 @@ from freshet_serving.models.analysis.table_summary import TableSummary, summaris
 from freshet_serving.models.training.checkpoint import MappedCheckpoint, map_newest
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.atomic import atomic_file
-from freshet_serving.processor.package.manifest import TableEntry
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
-from freshet_serving.processor.package.transforms import HASHES
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.contents import VersionContents
-from freshet_serving.processor.repository.mirror.repositories import open_repository
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import table_file
+from freshet_serving.processor.package import HASHES, ROW_TYPES, TableEntry, atomic_file
+from freshet_serving.processor.repository import ChangeLog, Repository, VersionContents, open_repository, table_file
 
 CHECKPOINTS = ".checkpoints"
 SHOWN_MOVED = 5

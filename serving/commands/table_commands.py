@@ -10,7 +10,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.commands.completion import models
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.repository.version import VersionReader
+    from freshet_serving.processor.repository import VersionReader
 
 tables_app = typer.Typer(help="Tables that live in a row store.", no_args_is_help=True)
 
@@ -87,6 +87,6 @@ def tables_drop(
 
 
 def _reader(root: str, model: str, version: int | None) -> VersionReader:
-    from freshet_serving.processor.repository.mirror.repositories import open_repository
+    from freshet_serving.processor.repository import open_repository
 
     return open_repository(root).version(model, version)

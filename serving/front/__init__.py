@@ -5,7 +5,6 @@ exchange       one prediction, from its headers to its encoded reply
 dispatcher     where the ports of one event loop submit requests
 offload_executor  what would hold the event loop up, on threads of its own: long requests, versions with a stage
 resource_limits  what clients may hold of a process: bytes of bodies, connections
-completion_queue  replies from session threads to the event loop
 catalog        what clients ask about the server and its models
 model_control  what clients ask of the whole server: statistics, loading, unloading
 shared_memory  regions of system shared memory that clients have registered

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.versions.routes import AVAILABLE, LOADING, VersionStatus
 from freshet_serving.serving.codecs.kserve_header import ROW_SPLITS
 from freshet_serving.serving.codecs.tensor_types import declared, dims_of, row_of

@@ -5,6 +5,11 @@ loop share one Submitter.
 
 Where session threads compute, a turn of the loop that has a thousand sockets to read takes as long as a deadline, and
 their replies would wait for its end. So they are answered within the turn, LONG_TURN_S after they last were.
+
+Wakeups: replies from session threads to the event loop: one wake-up of the loop for as many replies as are there.
+
+Invariant: whoever appends to the queue and finds no wake-up pending schedules one; the loop clears the flag
+before it empties the queue. So a reply is never left behind, and at worst a wake-up finds nothing to do.
 """
 
 from __future__ import annotations
@@ -18,12 +23,47 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.sessions.request import Done
-from freshet_serving.serving.front.completion_queue import CompletionQueue
 from freshet_serving.serving.front.offload_executor import Finish, OffloadExecutor, Work
 from freshet_serving.serving.telemetry.triton_statistics import AnswerCounts
 
 if TYPE_CHECKING:
     from freshet_serving.serving.front.queries import PredictionEngine
+import logging
+from collections import deque
+
+log = logging.getLogger("freshet.http")
+
+
+class CompletionQueue:
+    """Calls functions with results on one event loop, from any thread, in order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._pending = False
+
+    def post(self, finish: Callable[[Any], None], result: Any) -> None:
+        """Posts a result: `finish(result)` is called on the loop, soon. Never blocks, never raises."""
+        self._queue.append((finish, result))
+        if not self._pending:
+            self._pending = True
+            try:
+                self._loop.call_soon_threadsafe(self.deliver)
+            except RuntimeError:
+                # The loop has closed: nobody waits for the reply any more.
+                self._queue.clear()
+
+    def deliver(self) -> None:
+        """Hands over what is there; on the loop's thread."""
+        self._pending = False
+        queue = self._queue
+        while queue:
+            finish, result = queue.popleft()
+            try:
+                finish(result)
+            except Exception:
+                log.exception("a reply could not be handed over")
+
 
 T = TypeVar("T")
 
@@ -45,7 +85,7 @@ class Dispatcher:
         self._caught_up_s = 0.0
 
     def deliver(self, processor: PredictionEngine, finish: Finish) -> Done:
-        """What Processor.submit() is to be given, by whatever thread, so that `finish` is called once, later, on the
+        """What Predictor.submit() is to be given, by whatever thread, so that `finish` is called once, later, on the
         running loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:

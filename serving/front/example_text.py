@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package import Input
 
 MOST_ROWS, MOST_VALUES, MAX_CHARS = 3, 24, 1 << 15
 

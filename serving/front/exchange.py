@@ -39,7 +39,7 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.engine import PredictReply, PredictRequest
 from freshet_serving.processor.errors import Expired, FreshetError
 from freshet_serving.processor.features.limits import FREE_NBYTES
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.sessions.request import Done
 from freshet_serving.serving.codecs.tensor_types import as_declared
 from freshet_serving.serving.codecs.wire import Headers

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
-from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository import Repository
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.policy import VersionPolicy
 from freshet_serving.processor.versions.routes import AVAILABLE
-from freshet_serving.processor.watching.stats import GroupStats, SessionStats
+from freshet_serving.processor.watching import GroupStats, SessionStats
 from freshet_serving.serving.access.access_guard import Forbidden, Unauthenticated
 from freshet_serving.serving.codecs.wire import show
 from freshet_serving.serving.telemetry.triton_statistics import Snapshot, document

@@ -36,7 +36,7 @@ class OffloadExecutor:
     """Threads for the long work of one event loop."""
 
     def __init__(self, post: Callable[[Finish, Any], None]) -> None:
-        """post: has a function called with a result on the loop (serving.front.completion_queue)."""
+        """post: has a function called with a result on the loop (serving.front.dispatcher)."""
         self._post = post
         self._threads = ThreadPoolExecutor(THREADS, "freshet-reading")
         self._reading = threading.Lock()

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from freshet_serving.processor.errors import BadInput, NotFound, UnknownModel, UnknownVersion
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.sessions.group import Post, Wake
 from freshet_serving.processor.sessions.request import Done, PredictRequest
 from freshet_serving.processor.versions.replica import Replica
@@ -26,18 +26,7 @@ T = TypeVar("T")
 
 
 class PredictionEngine(Protocol):
-    """A processor as the data ports ask it: a Processor, or a worker's predictor."""
-
-    @property
-    def ready(self) -> bool: ...
-
-    @property
-    def stale(self) -> str:
-        """See ModelHost.stale."""
-
-    @property
-    def concerns(self) -> tuple[str, ...]:
-        """See ModelHost.concerns."""
+    """A predictor as the data ports ask it."""
 
     def models(self) -> list[str]: ...
 

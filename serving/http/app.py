@@ -1,6 +1,6 @@
 """The HTTP port: TensorFlow Serving REST, KServe v2, DeepRec's messages, health and metrics, as one ASGI application.
 
-Life of a predict request: path -> manifest -> codec -> Processor.submit -> codec -> reply; serving.front.exchange says
+Life of a predict request: path -> manifest -> codec -> Predictor.submit -> codec -> reply; serving.front.exchange says
 what is counted on the way. Everything but the prediction runs on the event loop; what is long, compressed or not, and
 requests of a version with a stage are read and submitted elsewhere (serving.front.offload_executor). With inline
 compute the prediction runs there too: what a turn of the loop has read is computed at its end, batch by batch, the
@@ -22,7 +22,7 @@ from freshet_serving.processor.engine import PredictReply
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady, TooLarge, json_kind, shortage
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.versions.routes import AVAILABLE
 from freshet_serving.serving.access.access_guard import Forbidden
 from freshet_serving.serving.codecs.wire import (

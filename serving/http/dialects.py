@@ -13,7 +13,7 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.engine import PredictReply
 from freshet_serving.processor.features.limits import RequestLimits
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.serving.codecs import kserve, tfs_rest
 from freshet_serving.serving.codecs.wire import Body, Headers, SizeLimit, body_limit, header_timeout_s, json_limit
 from freshet_serving.serving.front.shared_memory import Regions

@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Protocol
 
 from freshet_serving.processor.errors import FreshetError, NotReady
-from freshet_serving.processor.package.regular_file import read_file
-from freshet_serving.processor.repository.model_repository import FILE_SUFFIXES, SAVED_MODEL, FolderWatch, Repository
-from freshet_serving.processor.repository.version import MANIFEST
+from freshet_serving.processor.package import read_file
+from freshet_serving.processor.repository import FILE_SUFFIXES, MANIFEST, SAVED_MODEL, FolderWatch, Repository
 from freshet_serving.processor.versions.failed_versions import FailureMessage, report
 from freshet_serving.processor.versions.routes import END, LOADING, VersionStatus
 from freshet_serving.serving.loading.import_process import ImportLimits, RunningImport, Start, start

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 
 CONFIG = "config.pbtxt"
 MAX_NBYTES = 256 << 10

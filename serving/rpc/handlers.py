@@ -25,7 +25,7 @@ from freshet_serving.processor.engine import PredictReply
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.access.scopes import ADMIN_WRITE, RPC_SCOPES
 from freshet_serving.serving.codecs.messages import message

@@ -8,7 +8,7 @@ from typing import Any
 
 from freshet_serving.processor.errors import NotFound
 from freshet_serving.serving.codecs.messages import message
-from freshet_serving.serving.lifecycle import Availability, Engine
+from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.rpc.handlers import HandlerFactory, Handlers, parse
 
 PACKAGE = "grpc.health.v1."
@@ -20,7 +20,7 @@ class Health:
     """grpc.health.v1's service. names: of the services that it answers for, besides "" for all."""
 
     def __init__(
-        self, lifecycle: Availability[Engine], handlers_of: Callable[[str], HandlerFactory], names: Iterable[str]
+        self, lifecycle: Availability[object], handlers_of: Callable[[str], HandlerFactory], names: Iterable[str]
     ) -> None:
         self._lifecycle = lifecycle
         self._names = frozenset(["", *names])

@@ -12,7 +12,7 @@ from google.protobuf.json_format import ParseDict
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.serving.codecs import kserve_rpc
 from freshet_serving.serving.codecs.messages import POOL, message
 from freshet_serving.serving.codecs.templates import Templates

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.watching.periodic_thread import PeriodicThread
+from freshet_serving.processor.standby_thread import PeriodicThread
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.telemetry.metrics import BOUNDS_S, Counts, Metrics
 

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.overview import model_stats, version_stats
 from freshet_serving.processor.tables.tier import TierStats
-from freshet_serving.processor.watching.stats import GroupStats, ModelStats, SessionStats
+from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.telemetry.mirror_metrics import mirror_families
 from freshet_serving.serving.telemetry.version_metrics import buckets, version_families

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from freshet_serving.processor.repository.mirror.mirrored_repository import MirroredRepository
-from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository import MirroredRepository, Repository
 
 
 def mirror_families(repository: Repository) -> Iterator[Metric]:

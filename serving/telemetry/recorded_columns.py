@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings, nbytes_of
 from freshet_serving.processor.errors import Corrupt
-from freshet_serving.processor.package.manifest import FLOATS, Input, Manifest
-from freshet_serving.processor.package.recording_columns import GENERATION, INPUT, METADATA, OUTPUT, REQUEST, ROW, TIME
+from freshet_serving.processor.package import FLOATS, Input, Manifest
+from freshet_serving.processor.repository import GENERATION, INPUT, METADATA, OUTPUT, REQUEST, ROW, TIME
 from freshet_serving.processor.sessions.request import PredictReply
 
 TIMESTAMP = pa.timestamp("us", "UTC")

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import Input
-from freshet_serving.processor.package.recording_columns import GENERATION, METADATA, OUTPUT, REQUEST, ROW, TIME
+from freshet_serving.processor.package import Input
+from freshet_serving.processor.repository import GENERATION, METADATA, OUTPUT, REQUEST, ROW, TIME
 from freshet_serving.serving.telemetry.recorded_columns import request_of
 
 FILES = 256

@@ -44,8 +44,8 @@ import pyarrow.parquet as pq
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.features.plan import BoundRequest
-from freshet_serving.processor.package.manifest import Input, Manifest
-from freshet_serving.processor.package.recording_columns import METADATA, ROW
+from freshet_serving.processor.package import Input, Manifest
+from freshet_serving.processor.repository import METADATA, ROW
 from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, request_of

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from freshet_serving.processor.sessions.request import Timing
-from freshet_serving.processor.watching.stats import GroupStats
+from freshet_serving.processor.watching import GroupStats
 
 SUCCESSES, SUCCESS_NS, ROWS, FAILURES, FAIL_NS, INPUT_NS, INFER_NS, OUTPUT_NS, BATCHES, LAST_MS = range(10)
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from freshet_serving.processor.watching.sketch import PHASES, ROW_BOUNDS, TIME_BOUNDS_S
-from freshet_serving.processor.watching.stats import CHAIN_STATES, OBSTACLES, VersionStats
+from freshet_serving.processor.watching import CHAIN_STATES, OBSTACLES, PHASES, ROW_BOUNDS, TIME_BOUNDS_S, VersionStats
 
 LABELS = ("model", "version")
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)

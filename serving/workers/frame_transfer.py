@@ -23,15 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.opening import executable_files
+from freshet_serving.processor.backends import executable_files
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Corrupt, FreshetError
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import ArrayHandle, advise, share
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.tensors import crc32
-from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.processor.repository.warmup import WARMUP
+from freshet_serving.processor.package import Manifest, crc32
+from freshet_serving.processor.repository import WARMUP, VersionReader
 from freshet_serving.processor.sessions.group import GroupOptions
 from freshet_serving.processor.tables.remote.reader import RemoteTables
 from freshet_serving.processor.versions.control import ControlWords

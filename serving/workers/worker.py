@@ -36,9 +36,9 @@ from dataclasses import asdict
 from typing import Any
 
 from freshet_serving.processor.clock import Clock, SystemClock
+from freshet_serving.processor.cores import ResourceLimits
 from freshet_serving.processor.errors import FreshetError, NotReady, shortage
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
-from freshet_serving.processor.resource_limits import ResourceLimits
 from freshet_serving.processor.sessions.group import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.placement import Groups
@@ -83,7 +83,6 @@ class WorkerPredictor(Predictor):
 
     def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
         super().__init__(groups, clock, limits)
-        self.groups = groups
         self.ready = False
         # The supervisor knows, and tells the lifecycle.
         self.stale = ""
@@ -204,7 +203,7 @@ class Worker:
         await serving
         loop.remove_reader(self._channel.fileno())
         self._changes.close()
-        self._predictor.end()
+        self._predictor.close()
         self._watching.close()
 
     def _read(self) -> None:
@@ -328,7 +327,7 @@ class Worker:
 
     def _resize(self, message: Message) -> None:
         try:
-            self._predictor.resize(message["sessions"], message["group"])
+            self._predictor.groups.resize(message["sessions"], message["group"])
         except FreshetError as error:
             self._reply(message, error=[type(error).__name__, str(error)])
         else:

@@ -44,8 +44,7 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.overview import describe
-from freshet_serving.processor.repository.mapped_file import BYTES
-from freshet_serving.processor.repository.mirror.repositories import open_repository
+from freshet_serving.processor.repository import BYTES, open_repository
 from freshet_serving.processor.standby_thread import standing_pool
 from freshet_serving.processor.tables.remote.reader import RemoteStats, RemoteTables
 from freshet_serving.processor.versions.failed_versions import report
@@ -53,10 +52,14 @@ from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.preview import PreviewResult
 from freshet_serving.processor.versions.replica import Frame
 from freshet_serving.processor.versions.served_version import ServedVersion
-from freshet_serving.processor.watching.canary_judge import CanaryEvidence
-from freshet_serving.processor.watching.delta_figures import Figure
-from freshet_serving.processor.watching.sketch import Sketch
-from freshet_serving.processor.watching.stats import GroupStats, SessionStats, ShadowComparison
+from freshet_serving.processor.watching import (
+    CanaryEvidence,
+    Figure,
+    GroupStats,
+    SessionStats,
+    ShadowComparison,
+    Sketch,
+)
 from freshet_serving.serving.front.model_control import ControlHandler, no_model_control
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers.channel import ChannelClosed, Message

@@ -47,7 +47,7 @@ def ask(processor: Processor, model: str, inputs: dict[str, dict[str, Any]], way
 
 def computes(processor: Processor, model: str) -> str:
     """What computes the dense graph, such as "onnxruntime float32"; of several, all."""
-    return ", ".join(sorted(set(processor.replica(model).computes.values())))
+    return ", ".join(sorted(set(processor.predictor.replica(model).computes.values())))
 
 
 def column(document: dict[str, Any]) -> Any:

@@ -183,7 +183,7 @@ def serve(repository, seed):
     announce_commits()
     while True:
         processor.poll()
-        generation = processor.manifest(MODEL)[1]
+        generation = processor.predictor.manifest(MODEL)[1]
         say("serves", generation)
         if generation.step > 3 and draw.random() < 0.05:
             try:

@@ -168,7 +168,7 @@ def serve(repository, scratch, seed):
     processor = Processor.initialize(ProcessorConfig(str(repository), sessions=1, undo_depth=2))
     announce_commits()
     while True:
-        generation = processor.manifest("small")[1]
+        generation = processor.predictor.manifest("small")[1]
         say("serves", generation)
         change_log = ChangeLog.of(store.version("small"))
         line = [link.step for link in change_log.history.line()]

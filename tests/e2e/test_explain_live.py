@@ -138,7 +138,7 @@ def test_rows_of_a_trained_model_pooled_by_plain_numpy_score_as_was_served(arch,
     rng, worst = np.random.default_rng(7), 0.0
     engine = Processor.initialize(ProcessorConfig(str(tmp_path / "r"), sessions=1))
     with engine, LiveServer(tmp_path / "r", log=tmp_path / "log") as server:
-        version = engine.catalogue[arch].pick()
+        version = engine.host.catalogue[arch].pick()
         assert str(version.generation) == server.generation(arch)
         for n, inputs in random_requests(run.source, version.manifest, rng, 100):
             served, generation = server.predict(arch, inputs)

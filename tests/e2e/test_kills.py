@@ -76,7 +76,7 @@ def assert_whole_chain(repository, model):
 
 
 def bytes_of(processor, model):
-    tables, dense = processor._models[model].pick().export()
+    tables, dense = processor.host.catalogue[model].pick().export()
     parts = {f"{name}/{part}": a.tobytes() for name, pair in tables.items() for part, a in zip(("keys", "rows"), pair)}
     return parts | {name: a.tobytes() for name, a in dense.items()}
 
@@ -99,8 +99,8 @@ def test_a_killed_server_serves_what_it_acknowledged_or_later(tmp_path):
         generation = line[-1]
         assert floor in line, (life, said[-12:])
         with open_processor(repository) as restarted:
-            assert restarted.manifest("small")[1] == generation
-            tables, _ = restarted._models["small"].pick().export()
+            assert restarted.predictor.manifest("small")[1] == generation
+            tables, _ = restarted.host.catalogue["small"].pick().export()
             wanted = killing.contents([one.step for one in line[1:]])
             assert tables["user"][0].tolist() == sorted(wanted)
             assert all(np.array_equal(row, row_of(k, wanted[k])) for k, row in zip(*tables["user"]))

@@ -102,8 +102,8 @@ def test_what_is_served_is_what_the_trainer_has_after_kills_and_rollbacks(tmp_pa
     kept = np.array([key for key in range(ROWS) if key not in state["removed"]])
     rows = np.frombuffer(bytes.fromhex(state["rows"]), np.float32).reshape(ROWS, DIM)[kept]
     with Processor.initialize(ProcessorConfig(str(repository), sessions=1)) as processor:
-        assert str(processor.manifest(MODEL)[1]) == state["generation"]
-        tables, dense = processor._models[MODEL].pick().export()
+        assert str(processor.predictor.manifest(MODEL)[1]) == state["generation"]
+        tables, dense = processor.host.catalogue[MODEL].pick().export()
     contents = Publisher(repository, MODEL).served()
     for keys, served in (tables["user"], contents.table("user")):
         assert keys.tolist() == kept.tolist()

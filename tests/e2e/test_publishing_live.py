@@ -37,7 +37,7 @@ def roll_back(server, model, generation):
 
 def parts_of(processor, model):
     """What an engine has in memory, as bytes by name."""
-    tables, dense = processor._models[model].pick().export()
+    tables, dense = processor.host.catalogue[model].pick().export()
     parts = {f"{name} {part}": a.tobytes() for name, pair in tables.items() for part, a in zip(("keys", "rows"), pair)}
     return parts | {name: a.tobytes() for name, a in dense.items()}
 

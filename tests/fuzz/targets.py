@@ -19,7 +19,7 @@ from freshet_serving.processor.package.transforms import Transform
 from freshet_serving.processor.repository.log.chain_record import ChainRecord
 from freshet_serving.processor.repository.version import SnapshotManifest
 from freshet_serving.serving.codecs import examples, kserve, kserve_rpc, tfs_rest, tfs_rpc
-from freshet_serving.serving.codecs.bytes_tensor import decode_bytes
+from freshet_serving.serving.codecs.kserve_header import decode_bytes
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.http import paths as routes

@@ -318,7 +318,7 @@ def deltas(check: Check) -> Figures:
                 took.append(processor.apply_delta(MODEL, data=data).apply_ms)
                 time.sleep(check.seconds / 10)
                 if turn < 4:
-                    processor.rollback(MODEL, replace(processor.manifest(MODEL)[1], step=0))
+                    processor.rollback(MODEL, replace(processor.predictor.manifest(MODEL)[1], step=0))
         finally:
             stop.set()
             for thread in threads:

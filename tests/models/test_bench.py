@@ -90,7 +90,7 @@ def test_deltas_chain_and_apply_through_the_processor(repository, tmp_path):
             for i in range(TABLES):
                 keys = delta.tables[f"c{i}"].keys
                 wanted[i][keys] = rows_of(step * 1_000_003 + i, keys)
-            tables, _ = processor._models[MODEL].pick().export()
+            tables, _ = processor.host.catalogue[MODEL].pick().export()
             for i in range(TABLES):
                 assert tables[f"c{i}"][1].tobytes() == wanted[i].tobytes()
             seen.append(processor.process(request(8)).outputs["score"])
@@ -111,7 +111,7 @@ def test_a_model_of_smaller_rows_serves_nearly_the_same_scores_before_and_after_
     )
     (delta,) = write_deltas(tmp_path / dtype, rows=300, count=1, out=tmp_path / "deltas")
     with plain, typed:
-        table = typed._models[MODEL].pick().tables["c0"]
+        table = typed.host.catalogue[MODEL].pick().tables["c0"]
         assert (table.spec.dtype, table.nbytes["rows"]) == (dtype, ROWS * (32 if dtype == "bfloat16" else 20))
         for step in range(2):
             if step:
@@ -120,7 +120,7 @@ def test_a_model_of_smaller_rows_serves_nearly_the_same_scores_before_and_after_
             scores = [p.process(request(8)).outputs["score"] for p in (plain, typed)]
             np.testing.assert_allclose(scores[1], scores[0], atol=1e-3)
             assert (scores[0] != scores[1]).any()
-            plain_rows, typed_rows = (p._models[MODEL].pick().export()[0]["c3"][1] for p in (plain, typed))
+            plain_rows, typed_rows = (p.host.catalogue[MODEL].pick().export()[0]["c3"][1] for p in (plain, typed))
             assert dequantise(quantise(plain_rows, dtype), dtype).tobytes() == typed_rows.tobytes()
 
 

@@ -57,7 +57,7 @@ def shares(processor):
 
 def ask_until_judged(processor):
     """Asks and looks until the canary is out: what it made of the requests is compared aside."""
-    until(lambda: shares(processor) == {"1": 1.0}, lambda: (ask(processor, 10), processor.look()))
+    until(lambda: shares(processor) == {"1": 1.0}, lambda: (ask(processor, 10), processor.host.look()))
 
 
 def test_requests_are_split_by_weight_and_sticky_ones_stay(opened):
@@ -79,19 +79,19 @@ def test_an_input_may_be_the_key(opened):
 
 def test_a_canary_whose_scores_are_no_numbers_is_taken_out_and_stays_out(opened):
     processor = opened(broken_weights)
-    processor.look()
+    processor.host.look()
     assert shares(processor) == {"1": 0.5, "2": 0.5}
     assert 2 in ask(processor, 40)
     ask_until_judged(processor)
     assert set(ask(processor)) == {1}
     (out,) = processor.info()["models"]["small"]["out"].values()
     assert out["reason"].startswith("nonfinite: ")
-    (_, stats) = version_stats(processor)
+    (_, stats) = version_stats(processor.host)
     assert (stats.version, stats.out, stats.share) == (2, out["reason"], 0.0)
     processor.close()
     again = opened()
     assert shares(again) == {"1": 1.0}
-    again.readmit("small", 2)
+    again.host.readmit("small", 2)
     assert shares(again) == {"1": 0.5, "2": 0.5}
 
 
@@ -102,15 +102,15 @@ def test_a_canary_whose_scores_lie_elsewhere_is_taken_out(opened):
         return weights
 
     processor = opened(shifted, guard={"min_requests": 100, "min_scores": 400})
-    processor.look()
+    processor.host.look()
     ask_until_judged(processor)
     assert processor.info()["models"]["small"]["out"]["2"]["reason"].startswith("shift: scores have shifted by ")
 
 
 def test_a_canary_that_fails_is_taken_out(opened, monkeypatch):
     processor = opened()
-    replica = processor.replica("small", 2)
-    processor.look()
+    replica = processor.predictor.replica("small", 2)
+    processor.host.look()
 
     def fail(*_):
         raise RuntimeError("a broken executable")
@@ -118,16 +118,16 @@ def test_a_canary_that_fails_is_taken_out(opened, monkeypatch):
     monkeypatch.setattr(replica.plan, "fill", fail)
     requests = [PredictRequest("small", make_inputs([0])) for _ in range(100)]
     processor.batch_process(requests)
-    until(lambda: shares(processor) == {"1": 1.0}, processor.look)
+    until(lambda: shares(processor) == {"1": 1.0}, processor.host.look)
     assert processor.info()["models"]["small"]["out"]["2"]["reason"].startswith("errors: ")
 
 
 def test_a_good_canary_stays(opened):
     processor = opened()
     for _ in range(5):
-        processor.look()
+        processor.host.look()
         ask(processor, 50)
-    processor.look()
+    processor.host.look()
     assert shares(processor) == {"1": 0.5, "2": 0.5}
 
 

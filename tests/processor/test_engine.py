@@ -56,7 +56,7 @@ def test_every_reply_is_exactly_the_generation_that_it_names_while_deltas_and_ro
 ):
     processor = open_processor(undo_depth=4, **options)
     # A cost that makes parts of large requests worth their own runs.
-    replica = processor.replica("small")
+    replica = processor.predictor.replica("small")
     replica.costs = CostTable({bucket: bucket * 1e-5 for bucket in replica.cost})
     split = []
     pin, replica.pin = replica.pin, lambda reader: (split.append(reader >= SESSION_READERS), pin(reader))[1]
@@ -80,7 +80,7 @@ def test_every_reply_is_exactly_the_generation_that_it_names_while_deltas_and_ro
     for asker in askers:
         asker.start()
     try:
-        version = processor._models["small"].pick()
+        version = processor.host.catalogue["small"].pick()
         for _ in range(6):
             for step in range(version.position.step + 1, 7):
                 version.apply(make_delta(step, list(USERS), dense_seed=step))
@@ -102,15 +102,15 @@ def test_models_are_answered_by_their_groups_and_a_resize_is_of_one(root, open_p
     for _ in range(3):
         processor.process(request([1]))
     processor.process(request([1], model="other"))
-    stats = processor.group_stats()
+    stats = processor.host.group_stats()
     assert {name: s.work.requests for name, s in stats.items()} == {"baseline": 3, "rest": 1}
-    processor.resize(3, "rest")
+    processor.host.resize(3, "rest")
     assert {name: g["sessions"] for name, g in processor.info()["groups"].items()} == {"baseline": 1, "rest": 3}
     assert processor.info()["sessions"] == 4
-    processor.resize(1)
-    assert {name: s.sessions for name, s in processor.group_stats().items()} == {"baseline": 1, "rest": 1}
+    processor.host.resize(1)
+    assert {name: s.sessions for name, s in processor.host.group_stats().items()} == {"baseline": 1, "rest": 1}
     with pytest.raises(NotFound, match="group 'nobody' is not one of baseline, rest"):
-        processor.resize(1, "nobody")
+        processor.host.resize(1, "nobody")
 
 
 def test_sessions_and_the_threads_of_their_executables_stay_on_their_cores(root, open_processor):
@@ -123,12 +123,12 @@ def test_sessions_and_the_threads_of_their_executables_stay_on_their_cores(root,
         return
     processor = open_processor(groups=groups)
     seen = queue.Queue()
-    processor.submit(request([1]), lambda reply: seen.put(os.sched_getaffinity(0)))
+    processor.predictor.submit(request([1]), lambda reply: seen.put(os.sched_getaffinity(0)))
     assert seen.get(timeout=TIMEOUT_S) == {core}
     assert os.sched_getaffinity(0) == before
     on_core = [t for t in os.listdir("/proc/self/task") if os.sched_getaffinity(int(t)) == {core}]
     assert len(on_core) >= 2
-    (default,) = processor._groups.of("unknown").options.cpus
+    (default,) = processor.predictor.groups.of("unknown").options.cpus
     assert default == before - {core}
 
 
@@ -164,17 +164,17 @@ def test_after_close_every_call_says_that_it_is_closed(root, open_processor):
     before = set(session_threads())
     processor.close()
     processor.close()
-    assert not processor.ready
+    assert not processor.host.ready
     assert not any(t.is_alive() for t in before)
     for call in (
         lambda: processor.process(request([1])),
-        lambda: processor.submit(request([1]), print),
+        lambda: processor.predictor.submit(request([1]), print),
         lambda: processor.apply_delta("small", data=b""),
         lambda: processor.rollback("small", Generation(1, 0)),
-        lambda: processor.manifest("small"),
-        lambda: processor.status("small"),
-        lambda: processor.load("small", 1),
-        lambda: processor.set_label("small", "a", 1),
+        lambda: processor.predictor.manifest("small"),
+        lambda: processor.host.status("small"),
+        lambda: processor.host.load("small", 1),
+        lambda: processor.host.set_label("small", "a", 1),
     ):
         with pytest.raises(NotReady, match="the processor is closed"):
             call()
@@ -185,7 +185,7 @@ def test_closing_answers_what_is_queued(open_processor):
     processor, replies = open_processor(sessions=1), Replies()
     replies.hold(processor)
     for number in range(10):
-        processor.submit(request([number]), replies.done(number))
+        processor.predictor.submit(request([number]), replies.done(number))
     closer = threading.Thread(target=processor.close)
     closer.start()
     replies.release()
@@ -197,11 +197,11 @@ def test_closing_answers_what_is_queued(open_processor):
 def test_the_manifest_comes_with_the_generation_that_answers(root, open_processor):
     publish(root, 1)
     processor = open_processor()
-    manifest, generation = processor.manifest("small")
+    manifest, generation = processor.predictor.manifest("small")
     assert (manifest.model, manifest.version, generation) == ("small", 1, Generation(1, 1))
-    assert processor.models() == ["small"]
-    assert [(s.version, s.state, s.error) for s in processor.status("small")] == [(1, "AVAILABLE", "")]
-    for call in (processor.manifest, processor.status):
+    assert processor.host.models() == ["small"]
+    assert [(s.version, s.state, s.error) for s in processor.host.status("small")] == [(1, "AVAILABLE", "")]
+    for call in (processor.predictor.manifest, processor.host.status):
         with pytest.raises(NotFound, match="model 'nobody' is not in the repository"):
             call("nobody")
 
@@ -220,7 +220,7 @@ def test_messages_to_clients_carry_no_path(root, open_processor, monkeypatch):
         lambda: processor.apply_delta("small", data=data),
         lambda: processor.apply_delta("small", data=data[:50]),
         lambda: processor.apply_delta("small", path=str(root / "x")),
-        lambda: processor.load("small", 7),
+        lambda: processor.host.load("small", 7),
         lambda: processor.process(request([1], version=7)),
     ):
         with pytest.raises(FreshetError) as refused:

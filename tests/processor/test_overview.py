@@ -34,7 +34,7 @@ def request(users, **more):
 
 def test_an_engine_without_models_reports_none(tmp_path):
     with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
-        assert model_stats(processor) == version_stats(processor) == []
+        assert model_stats(processor.host) == version_stats(processor.host) == []
         assert processor.info()["models"] == {}
 
 
@@ -48,9 +48,9 @@ def test_statistics_count_what_was_done(root, open_processor, tmp_path):
     object.__setattr__(delta, "published_at", clock.unix_s() - 1.5)
     write_delta(tmp_path / "upload", delta)
     processor.apply_delta("small", data=(tmp_path / "upload").read_bytes())
-    (stats,) = model_stats(processor)
+    (stats,) = model_stats(processor.host)
     assert (stats.model, stats.generation) == ("small", Generation(1, 1))
-    group = processor.group_stats()["default"]
+    group = processor.host.group_stats()["default"]
     assert (group.work.requests, group.work.rows, group.work.failed, group.work.batches) == (1, 4, 0, 1)
     assert group.queue_rows == 0
     assert (stats.delta_count, stats.delta_rows) == (1, 2)
@@ -65,7 +65,7 @@ def test_info_is_json_and_tells_where_everything_stands(root, open_processor):
     write_delta(root / "small" / "1" / "deltas" / "1.safetensors", make_delta(1, [1], dense_seed=1))
     write_package(root, 2, users=USERS)
     processor = open_processor()
-    processor.set_label("small", "previous", 1)
+    processor.host.set_label("small", "previous", 1)
     info = json.loads(json.dumps(processor.info(), allow_nan=False))
     assert info["ready"]
     assert info["sessions"] == 2

@@ -23,10 +23,9 @@ from freshet_serving.processor.sessions.request import Done
 from freshet_serving.processor.versions.change_results import RollbackResult
 from freshet_serving.processor.versions.pre_deploy_check import GuardStats
 from freshet_serving.processor.versions.traffic import Traffic
-from freshet_serving.processor.watching.histogram import Histogram
 from freshet_serving.processor.watching.post_deploy_monitor import LabelSums
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
-from freshet_serving.processor.watching.stats import ChainStatus, GroupStats, SessionStats
+from freshet_serving.processor.watching.stats import ChainStatus, GroupStats, Histogram, SessionStats
 
 GENERATION = Generation(3, 17)
 
@@ -54,7 +53,8 @@ def rows_of(column: Any, spec: Input) -> int:
 
 @dataclass
 class FakeProcessor:
-    """The interface of processor.engine.Processor. A score is the sum of the row's numbers and lengths.
+    """The interface of processor.engine.Processor, of its host and of its predictor. A score is the sum of the row's
+    numbers and lengths.
 
     hold: answers wait until release() is called. full, refuse: what admit and submit raise. fail: what done is given.
     """
@@ -83,6 +83,14 @@ class FakeProcessor:
     labels: dict[str, int] = field(default_factory=lambda: {"stable": 3})
     limit: RequestLimits = DEFAULTS
     repository: Any = field(default_factory=lambda: SimpleNamespace(root=Path("fake")))
+
+    @property
+    def host(self) -> FakeProcessor:
+        return self
+
+    @property
+    def predictor(self) -> FakeProcessor:
+        return self
 
     def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:
         if self.closed:

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
+from freshet_serving.processor.cores import ResourceLimits
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.resource_limits import ResourceLimits
 from freshet_serving.serving.process_layout import Layout, ModelFootprint
 from freshet_serving.serving.serve_config import ServeConfig
 from tests.support.packages import write_package

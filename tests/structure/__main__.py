@@ -8,14 +8,13 @@ program: the methods differ, and the code has grown since.
   every file of which a function is called, seen by the profiler, in most of 25 steady repetitions: what a timer adds
   now and then is left out.
   - predict: the profiler does not see what a warm server skips (http_head, body_buffer and paths: the head of the
-    request is in the head cache) or does not need to compute inline (wakeups), nor what a model without a split, a
-    user part or a sampled key does not need (traffic, routed_model, once, sketch). It sees helpers that the review
-    left out: hashing, xxh3, fences, boolean_letters, generation, served_version, tensor_types, request_headers,
-    holdings, patience, stats.
+    request is in the head cache), nor what a model without a split, a user part or a sampled key does not need
+    (traffic, routed_model, once, sketch). It sees helpers that the review left out: hashing, xxh3, pointers, json_text,
+    generation, served_version, tensor_types, request_headers, holdings, patience, stats.
   - delta: the hand count names the stations. The profiler also sees their helpers (manifest, repository, version,
-    keyring, memory, cores, sketch, histogram, tier, ...) and what every look of the watcher runs, news or not
-    (lock_watch, doubts, routes). Not seen are the monitors that run on a thread with a timer of its own (aftermath,
-    staleness), and kernels that only compiled code calls.
+    keyring, memory, cores, sketch, tier, ...) and what every look of the watcher runs, news or not (readiness,
+    refusals, routes). Not seen is the monitor that runs on a thread with a timer of its own (aftermath; what it calls,
+    such as policy, comes and goes), and kernels that only compiled code calls.
   - object-store delta: the review counted 8 files on top of the folder's. Of these version_claim and eviction do not
     run for each delta, and place is mirrored_place here; troubles and atomic are seen in addition.
 - Subpackages: folders and flat modules directly below a top folder, as the review has them and tests/test_layers.py

@@ -107,7 +107,7 @@ def _delta(address: str, options: dict[str, str], env: dict[str, str]) -> list[s
 
     with Recorder(ROOT) as recorder, Processor.initialize(ProcessorConfig(address, **options)) as processor:
         lines: list[str] = []
-        watcher = Watcher(processor.poll, INTERVAL_S, lines.extend)
+        watcher = Watcher(processor.host.poll, INTERVAL_S, lines.extend)
         with _publisher(address, env) as publish:
 
             def one(step):

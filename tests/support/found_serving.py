@@ -27,11 +27,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/e2e/test_protocol_cases.py",
     ),
     "serving/http/schemas.py": ("tests/serving/http/test_openapi.py", "tests/e2e/test_schemas.py"),
-    "serving/lifecycle.py": (
-        "tests/serving/http/test_app.py",
-        "tests/serving/rpc/test_health.py",
-        "tests/serving/test_server.py",
-    ),
     "serving/rpc/tfs.py": ("tests/serving/rpc/test_handlers.py", "tests/e2e/test_protocol_cases.py"),
     "serving/telemetry/observers.py": ("tests/serving/test_server.py", "tests/e2e/test_production_live.py"),
     "serving/workers/worker_pool_metrics.py": ("tests/e2e/test_workers_live.py",),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.imports.ops import words
 from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from freshet_serving.processor.extras import needed
-from freshet_serving.processor.package.regular_file import read_file
+from freshet_serving.processor.package import read_file
 
 with needed("importing an ONNX file"):
     import onnx

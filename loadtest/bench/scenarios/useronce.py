@@ -88,7 +88,7 @@ def _counted(processor: Processor, result: Result) -> None:
 
 
 def _lookups(processor: Processor) -> int:
-    return next(stats.lookups for stats in model_stats(processor) if stats.model == "once_32")
+    return next(stats.lookups for stats in model_stats(processor.host) if stats.model == "once_32")
 
 
 def _http(bench: Bench, repository: Path, result: Result) -> None:

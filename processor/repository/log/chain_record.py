@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, Corrupt, printable
-from freshet_serving.processor.package.manifest import SIGNED as MANIFEST_SIGNED
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, Signer
+from freshet_serving.processor.package import SIGNED as MANIFEST_SIGNED
+from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.package import KEY_ID, SIGNATURE, Signer
 from freshet_serving.processor.repository.warmup import WARMUP
 
 FORMAT, SIGNED_FORMAT = "freshet-record/1", "freshet-record/2"

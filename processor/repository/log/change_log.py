@@ -2,7 +2,7 @@
 
     <version>/chain/0000000017.json       record 17, created exclusively, never changed (processor.repository.log.chain_record)
     <version>/deltas/<step>.safetensors   a delta's file; named by its record, so it may be called otherwise
-    <version>/snapshots/<name>/           tables and dense weights whole (processor.repository.log.snapshots)
+    <version>/snapshots/<name>/           tables and dense weights whole (processor.repository.log.contents)
 
 Everything that publishes, uploads, rolls back, compacts or holds writes through a Ledger; there is no other writer.
 
@@ -43,25 +43,43 @@ from typing import BinaryIO
 
 import numpy as np
 
-from freshet_serving.processor.repository.log.unrecorded_delta import unrecorded_deltas
-from freshet_serving.processor.repository.log.chain_record import (DELTA, HOLD, RELEASE, REPAIR, ROLLBACK, SNAPSHOT, ChainRecord, check_reason, delta_digest, record_name, root_digest, root_hash, sha256)
-from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, History, ChainLink
-from freshet_serving.processor.repository.log.scrub import Identity, Scrubber, identity_of, recorded_file
-from freshet_serving.processor.repository.log.pruning import missing
-from freshet_serving.processor.repository.log.repair import (EmptyRecord, RepairWatch, find_repair, newest_repair, record_bytes)
-from freshet_serving.processor.repository.log.trusted_records import TrustedRecords
-from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
-from freshet_serving.processor.package.delta import (
-    SUFFIX,
-    Delta,
-    DeltaBytes,
-    parse_delta,
-    read_delta_file,
-    stream_delta,
+from freshet_serving.processor.repository.log.chain_record import (
+    DELTA,
+    HOLD,
+    RELEASE,
+    REPAIR,
+    ROLLBACK,
+    SNAPSHOT,
+    ChainRecord,
+    check_reason,
+    delta_digest,
+    record_name,
+    root_digest,
+    root_hash,
+    sha256,
 )
-from freshet_serving.processor.package.regular_file import file_sha256, same_content
-from freshet_serving.processor.package.signature import Signer
+from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, History, ChainLink
+from freshet_serving.processor.repository.log.scrub import (
+    Identity,
+    Scrubber,
+    TrustedRecords,
+    unrecorded_deltas,
+    identity_of,
+    recorded_file,
+)
+from freshet_serving.processor.repository.log.pruning import missing
+from freshet_serving.processor.repository.log.repair import (
+    EmptyRecord,
+    RepairWatch,
+    find_repair,
+    newest_repair,
+    record_bytes,
+)
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
 from freshet_serving.processor.repository.version import DELTAS, VersionReader, inside
+from freshet_serving.processor.package import SUFFIX, Delta, DeltaBytes, parse_delta, read_delta_file, stream_delta
+from freshet_serving.processor.package import file_sha256, same_content
+from freshet_serving.processor.package import Signer
 
 ABANDONED_S = 60.0
 MOST_TRIES, TRY_AGAIN_S = 500, 0.01
@@ -205,7 +223,7 @@ class ChangeLog:
         """Whether every record that is known lies in the folder."""
         return not self._unwritten
 
-    # Trust (processor.repository.log.trusted_records).
+    # Trust (processor.repository.log.chain_record).
 
     def recall(self) -> None:
         """Raises Corrupt where the version, or its chain, is not what was trusted before, or older; NotReady."""

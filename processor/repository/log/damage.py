@@ -14,15 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from freshet_serving.processor.repository.log.unrecorded_delta import STEP
 from freshet_serving.processor.repository.log.chain_record import REPAIR, ChainRecord, record_name
 from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, History
 from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.scrub import STEP
 from freshet_serving.processor.repository.log.repair import EmptyRecord, RecordsDigest
 from freshet_serving.processor.errors import Corrupt, Diverged, NotReady
-from freshet_serving.processor.package.delta import SUFFIX
-from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import DELTAS
+from freshet_serving.processor.package import SUFFIX
+from freshet_serving.processor.repository.storage import VersionStorage
 
 MOST_TRIES = 500
 
@@ -63,14 +63,18 @@ def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
             # It has come since, or is empty still.
             came = change_log.look()
             if not came:
-                raise NotReady(f"record {change_log.history.number + 1}: somebody may be writing it; try again in a minute")
+                raise NotReady(
+                    f"record {change_log.history.number + 1}: somebody may be writing it; try again in a minute"
+                )
     except (Diverged, EmptyRecord) as error:
         damage = assess(change_log.storage, change_log.history, str(error), change_log.check_record)
         return damage if damage is not None else find_damage(change_log)
     return None
 
 
-def repair(change_log: ChangeLog, first: int, reason: str = "", unix_s: Callable[[], float] = time.time) -> ChainRecord | None:
+def repair(
+    change_log: ChangeLog, first: int, reason: str = "", unix_s: Callable[[], float] = time.time
+) -> ChainRecord | None:
     """Commits that the records from `first` on are set aside.
 
     Args:

@@ -25,7 +25,16 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from freshet_serving.processor.repository.log.chain_record import (DELTA, HOLD, RELEASE, REPAIR, ROLLBACK, SNAPSHOT, ChainRecord, delta_digest)
+from freshet_serving.processor.repository.log.chain_record import (
+    DELTA,
+    HOLD,
+    RELEASE,
+    REPAIR,
+    ROLLBACK,
+    SNAPSHOT,
+    ChainRecord,
+    delta_digest,
+)
 from freshet_serving.processor.errors import Conflict
 
 MOST_EVENTS = 512

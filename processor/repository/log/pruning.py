@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from freshet_serving.processor.repository.log.unrecorded_delta import unrecorded_deltas
 from freshet_serving.processor.repository.log.chain_record import CHAIN, ChainRecord
 from freshet_serving.processor.repository.log.history import History, ChainLink
-from freshet_serving.processor.package.delta import SUFFIX
-from freshet_serving.processor.repository.storage import VersionStorage
+from freshet_serving.processor.repository.log.scrub import unrecorded_deltas
 from freshet_serving.processor.repository.version import DELTAS, SNAPSHOTS
+from freshet_serving.processor.package import SUFFIX
+from freshet_serving.processor.repository.storage import VersionStorage
 
 ABANDONED_S = 86_400.0
 ROLLED_BACK = "rolled-back"

@@ -41,10 +41,16 @@ import itertools
 import os
 from collections.abc import Callable
 
-from freshet_serving.processor.repository.log.chain_record import (MAX_RECORD_NBYTES, REPAIR, ChainRecord, record_name, sha256)
+from freshet_serving.processor.repository.log.chain_record import (
+    MAX_RECORD_NBYTES,
+    REPAIR,
+    ChainRecord,
+    record_name,
+    sha256,
+)
 from freshet_serving.processor.errors import Conflict, Corrupt, NotReady
 from freshet_serving.processor.repository.storage import VersionStorage
-from freshet_serving.processor.package.regular_file import read_file
+from freshet_serving.processor.package import read_file
 
 NO_FILE = b""
 """Stands for what lies under a record's name and cannot be read as a record's file: a folder, a pipe, a large file."""

@@ -1,28 +1,56 @@
-"""The files that what is served follows from: whether each is still what it was when it was read.
+"""What of a version's folder may be believed, and what is new in it.
+
+Patrol: the files that what is served follows from, whether each is still what it was when it was read.
 
 With every look the newest of them are looked at and, in turn, one of the others: two or three calls of stat(), however
 many there are. A file that was touched or copied is read again and may go on, where its bytes are the same. One that
 goes with the whole version is away rather than gone: an outage of a file system changes nothing. One that is not what
 it was is looked at every time, until it is again.
+
+Arrivals: delta files that somebody dropped into a version's folder without a record: deltas/<step>.safetensors.
+
+Found without listing the folder: a file that continues the chain is looked for under its name. What a listing alone
+finds (a gap, a compacted delta) may wait: listings are paced by what they have cost, so that watching a folder takes
+the same processor time however many files lie in it.
+
+TrustedRecords: which records of a version are taken, where signatures are asked for, and what was taken before a
+restart.
+
+A record is taken that one of the trusted keys has signed, over the root hash of its version, or that the signed
+manifest vouches for (processor.package.manifest.TrustedRecordPrefix): what an older key has signed, or nobody has, before the
+version was signed anew. Those are one hash chain, so the newest of them names all others; it is walked back as far as
+is read.
+
+A record that is not taken is none: nothing after it is read, and what is in memory is served on (DIVERGED).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.repository.log.chain_record import ChainRecord, root_hash, sha256
+from freshet_serving.processor.repository.log.chain_record import (
+    MAX_RECORD_NBYTES,
+    REPAIR,
+    ChainRecord,
+    record_name,
+    root_hash,
+    sha256,
+)
 from freshet_serving.processor.repository.log.history import History
-from freshet_serving.processor.errors import BadInput, Corrupt, Diverged
-from freshet_serving.processor.package.delta import MAX_DELTA_NBYTES, read_delta_file
-from freshet_serving.processor.package.manifest import MAX_MANIFEST_NBYTES, Manifest
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotReady, shortage
+from freshet_serving.processor.repository.version import DELTAS, MANIFEST, VersionReader
+from freshet_serving.processor.package import MAX_DELTA_NBYTES, MAX_MANIFEST_NBYTES, SUFFIX, Manifest, read_delta_file
+from freshet_serving.processor.repository.keyring import ACCEPT
 from freshet_serving.processor.repository.storage import VersionStorage
-from freshet_serving.processor.package.regular_file import file_sha256, read_file
-from freshet_serving.processor.repository.version import MANIFEST
+from freshet_serving.processor.package import file_sha256, read_file
+from freshet_serving.processor.repository.model_repository import FolderWatch
 
 Identity = tuple[int, int, int]
 """Modification time, size and inode: another file, or another content, has another."""
@@ -128,3 +156,142 @@ def recorded_file(storage: VersionStorage, record: ChainRecord) -> tuple[Identit
         return identity_of(path) or (0, 0, 0), None
     good = data is not None and data.nbytes == record.nbytes and sha256(data) == record.sha256
     return before, data if good else None
+
+
+STEP = re.compile(r"[1-9][0-9]{0,17}")
+SHARE, MOST_S = 0.001, 0.05
+"""Listings take this share of the time at most, and so much at once on top."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnrecordedDelta:
+    """A delta file without a record, known by its name alone."""
+
+    step: int
+    path: Path
+
+
+def unrecorded_deltas(folder: Path) -> list[UnrecordedDelta]:
+    """Every file of a version's deltas that is named by a step, by ascending step; recorded ones too. Raises NotReady
+    where the folder cannot be listed for now."""
+    found = []
+    try:
+        with os.scandir(folder / DELTAS) as entries:
+            for entry in entries:
+                stem = entry.name.removesuffix(SUFFIX)
+                if entry.name.endswith(SUFFIX) and STEP.fullmatch(stem) and entry.is_file(follow_symlinks=False):
+                    found.append(UnrecordedDelta(int(stem), Path(entry.path)))
+    except OSError as error:
+        if (short := shortage(error)) is not None:
+            raise short from None
+        return []
+    return sorted(found, key=lambda bare: bare.step)
+
+
+class DeltaFolderScanner:
+    """What is new in one version's folder of deltas."""
+
+    def __init__(self, folder: Path, now_s: Callable[[], float]) -> None:
+        self._folder, self._now_s = folder, now_s
+        self._watch = FolderWatch(folder / DELTAS)
+        self._credit_s, self._counted_s = MOST_S, now_s()
+        self._listed: list[UnrecordedDelta] = []
+
+    def next(self, top: int) -> list[UnrecordedDelta]:
+        """The bare file of the step after `top`, if it is there."""
+        path = self._folder / DELTAS / f"{top + 1}{SUFFIX}"
+        return [UnrecordedDelta(top + 1, path)] if os.path.isfile(path) and not os.path.islink(path) else []
+
+    def others(self, top: int) -> list[UnrecordedDelta]:
+        """Bare files of steps above `top`, ascending, as the last listing that could be afforded found them."""
+        now_s = self._now_s()
+        self._credit_s = min(MOST_S, self._credit_s + SHARE * (now_s - self._counted_s))
+        self._counted_s = now_s
+        if self._credit_s > 0 and self._watch.changed():
+            try:
+                self._listed = unrecorded_deltas(self._folder)
+            except NotReady:
+                self.again()
+                raise
+            self._credit_s -= self._now_s() - now_s
+        self._listed = [b for b in self._listed if b.step > top]
+        return self._listed
+
+    def again(self) -> None:
+        """Makes the next look list the folder again, though it may not have changed."""
+        self._watch.again()
+
+
+class TrustedRecords:
+    """Of one version."""
+
+    def __init__(self, version: VersionReader, root: str) -> None:
+        """root: the version's root hash."""
+        self._version, self._root = version, root
+        self._keyring, self._manifest = version.keyring, version.root_manifest
+        vouched = self._manifest.vouched
+        # Of the records that the manifest vouches for, by number, as far back as they were walked.
+        self._vouched = {vouched.number: vouched.sha256} if vouched is not None else {}
+        self._newest = self._walked = vouched.number if vouched is not None else 0
+        self._noted = 0
+
+    def check_record(self, record: ChainRecord, data: bytes) -> None:
+        """Raises Corrupt unless a record may be taken. data: its bytes."""
+        if not self._keyring.trusts:
+            return
+        if record.number <= self._newest:
+            if sha256(data) != self._hash_of(record.number):
+                raise Corrupt(f"record {record.number}: the one that the manifest vouches for wanted, got another one")
+            return
+        signed = record.to_sign(self._root) if record.key else b""
+        self._keyring.check_signature(f"record {record.number}", record.key, record.signature, signed)
+
+    def check_adoption(self) -> None:
+        """Raises Conflict where a file without a record must not be given one: nobody has signed it."""
+        if self._keyring.trusts or self._manifest.key:
+            raise Conflict("delta: a signed record of it wanted, got the file alone: `freshet delta apply`")
+
+    def recall(self, read: Callable[[int], bytes | None]) -> None:
+        """See ChangeLog.recall. read: the bytes of a record's file, also of one that was set aside since; None where there
+        is none."""
+        memory, manifest = self._keyring.memory, self._manifest
+        if memory is None:
+            return
+        memory.check_manifest(manifest.model, manifest.version, self._root, manifest.edition, self._version.digest)
+        known = memory.of(manifest.model).versions.get(manifest.version)
+        if known is None or not known.number:
+            return
+        found = read(known.number)
+        if found is None and not self._version.storage.gone(record_name(known.number)):
+            raise NotReady(f"record {known.number}: is not here yet")
+        if found is None or sha256(found) != known.record:
+            got = "a chain that ends before it" if found is None else "another one"
+            raise Corrupt(f"record {known.number}: the one that was trusted here wanted, got {got}; {ACCEPT}")
+
+    def remember(self, history: History) -> None:
+        """See ChangeLog.remember."""
+        memory, manifest = self._keyring.memory, self._manifest
+        if memory is not None and history.number > self._noted:
+            memory.note_record(manifest.model, manifest.version, history.number, history.newest)
+            self._noted = history.number
+
+    def _hash_of(self, number: int) -> str:
+        """The SHA-256 that a record which is vouched for has to have."""
+        while (at := self._walked) > number:
+            name = record_name(at)
+            self._version.storage.look_for(name)
+            try:
+                data = read_file(self._version.folder / name, MAX_RECORD_NBYTES).tobytes()
+            except FileNotFoundError:
+                if not self._version.storage.gone(name):
+                    raise NotReady(f"record {at}: is not here yet") from None
+                raise Corrupt(f"record {at}: the manifest vouches for it, and it is not there") from None
+            except OSError:
+                raise NotReady(f"record {at}: cannot be read") from None
+            if sha256(data) != self._vouched[at]:
+                raise Corrupt(f"record {at}: the one that the manifest vouches for wanted, got another one")
+            record = ChainRecord.from_bytes(data, at)
+            # What a repair sets aside nobody vouches for.
+            self._walked = (record.since if record.kind == REPAIR else at) - 1
+            self._vouched[self._walked] = record.previous
+        return self._vouched.get(number, "")

@@ -7,7 +7,6 @@ version_claim        who writes a version into the store
 mirrored_storage     one version: brought here, sent there
 mirror               what the store has, kept in a folder by threads that look all the time
 listing              models, versions and labels, listed
-negative_cache       names without a version, asked for now and then
 store_errors         what is wrong in the store, told once
 eviction             what of it may go where it takes more than it may
 mirrored_repository  the repository as the engine sees it

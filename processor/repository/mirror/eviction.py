@@ -20,7 +20,7 @@ from freshet_serving.processor.repository.log.chain_record import CHAIN
 from freshet_serving.processor.repository.log.pruning import unfinished
 from freshet_serving.processor.repository.mirror.mirrored_storage import LEASE, MirroredStorage
 from freshet_serving.processor.repository.version import DELTAS, MANIFEST
-from freshet_serving.processor.repository.version_folders import VERSION
+from freshet_serving.processor.repository.model_repository import VERSION
 
 KEPT_DELTAS = 64
 LEFT_S = 6 * 3600.0

@@ -4,7 +4,7 @@ Invariants
 - What the folder shows is what the store had when it was last listed. A model has a folder once one of its versions has
   a manifest; a version that is gone in the store goes here too.
 - A listing ends, and says when and how it did: the store bounds each part (processor.repository.mirror.object_store), names
-  without a version are asked for a few at a time (processor.repository.mirror.negative_cache), and what has not been asked for after
+  without a version are asked for a few at a time (processor.repository.mirror.listing), and what has not been asked for after
   WHOLE_S comes first in the next one.
 - Where the mirror follows, a listing has a thread of its own. It changes no version that is followed: that is the
   follower's thread's, and to that one it hands the versions that are gone (`gone`).
@@ -12,6 +12,8 @@ Invariants
 
 Cost: a LIST for the models; of each model a LIST, of each version a GET of its manifest (unchanged but for the first),
 and two GETs for labels and traffic where there is a version. AT_ONCE models at a time.
+
+NegativeCache: names in a store that hold no version, remembered, and asked for again a few at a time.
 """
 
 from __future__ import annotations
@@ -27,14 +29,12 @@ from pathlib import Path
 
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.processor.repository.mirror.counted_store import CountedStore
-from freshet_serving.processor.repository.mirror.negative_cache import NegativeCache
 from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
 from freshet_serving.processor.repository.mirror.store_errors import StoreErrors
 from freshet_serving.processor.repository.mirror.version_copy import AT_ONCE, EtagCache
-from freshet_serving.processor.package.manifest import NAME
-from freshet_serving.processor.repository.model_repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC
 from freshet_serving.processor.repository.version import MANIFEST
-from freshet_serving.processor.repository.version_folders import VERSION
+from freshet_serving.processor.package import NAME
+from freshet_serving.processor.repository.model_repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC, VERSION
 
 log = logging.getLogger("freshet.mirror")
 
@@ -234,3 +234,27 @@ def versions_here(folder: Path) -> list[int]:
         return [int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name)]
     except OSError:
         return []
+
+
+EMPTY_AT_ONCE = 64
+
+
+class NegativeCache:
+    """The empty names of one listing. Anybody who may write makes names, so what they cost does not grow with them."""
+
+    def __init__(self) -> None:
+        # In the order in which they were asked for.
+        self._asked: dict[str, None] = {}
+
+    def due(self, names: Iterable[str]) -> list[str]:
+        """The names of a listing to ask for now: all that are not known to be empty, then EMPTY_AT_ONCE of those that
+        were asked for longest ago. Forgets names that are gone."""
+        there = dict.fromkeys(names)
+        self._asked = {name: None for name in self._asked if name in there}
+        return [name for name in there if name not in self._asked] + list(self._asked)[:EMPTY_AT_ONCE]
+
+    def note(self, name: str, empty: bool) -> None:
+        """Notes what was found."""
+        self._asked.pop(name, None)
+        if empty:
+            self._asked[name] = None

@@ -44,8 +44,8 @@ from freshet_serving.processor.repository.mirror.eviction import evict, total_nb
 from freshet_serving.processor.repository.mirror.listing import RepositoryListing, end_place
 from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
 from freshet_serving.processor.repository.mirror.store_errors import StoreErrors
-from freshet_serving.processor.repository.keyring import NO_KEYS
 from freshet_serving.processor.repository.version import DELTAS, MANIFEST
+from freshet_serving.processor.repository.keyring import NO_KEYS
 from freshet_serving.processor.standby_thread import COME_S, spawn
 
 if TYPE_CHECKING:

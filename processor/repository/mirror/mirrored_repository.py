@@ -7,9 +7,9 @@ from typing import Any, Self
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.repository.mirror.mirror import Mirror
 from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
+from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.repository.keyring import Keyring
 from freshet_serving.processor.repository.model_repository import Repository, check_name
-from freshet_serving.processor.repository.version import VersionReader
 
 
 class MirroredRepository(Repository):

@@ -28,22 +28,20 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from freshet_serving.processor.repository.log.unrecorded_delta import unrecorded_deltas
 from freshet_serving.processor.repository.log.chain_record import (CHAIN, DELTA, MAX_RECORD_NBYTES, REPAIR, ChainRecord, record_name, root_hash, sha256)
+from freshet_serving.processor.repository.log.contents import open_snapshot
 from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.scrub import TrustedRecords, unrecorded_deltas
 from freshet_serving.processor.repository.log.repair import parsed_repair
-from freshet_serving.processor.repository.log.snapshots import open_snapshot
-from freshet_serving.processor.repository.log.trusted_records import TrustedRecords
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotReady
 from freshet_serving.processor.repository.mirror.counted_store import CountedStore
 from freshet_serving.processor.repository.mirror.version_claim import claimed
 from freshet_serving.processor.repository.mirror.version_copy import AT_ONCE, EtagCache, VersionCopy
-from freshet_serving.processor.package.atomic import hidden_beside
-from freshet_serving.processor.package.delta import MAX_DELTA_NBYTES
-from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
-from freshet_serving.processor.package.manifest import MAX_MANIFEST_NBYTES, Manifest
-from freshet_serving.processor.repository.storage import FolderStorage, newest
 from freshet_serving.processor.repository.version import DELTAS, MANIFEST, SNAPSHOTS, VersionReader
+from freshet_serving.processor.package import MAX_DELTA_NBYTES, MAX_MANIFEST_NBYTES, Manifest
+from freshet_serving.processor.package import hidden_beside
+from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.repository.storage import FolderStorage, newest
 
 RECORD = re.compile(rf"{CHAIN}/([0-9]{{10}})\.json")
 LEASE, WALKED = ".lease", 256

@@ -35,9 +35,8 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.kernels import bucket_bytes
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
-from freshet_serving.processor.repository.version import table_file
+from freshet_serving.processor.package import ROW_TYPES, Manifest
+from freshet_serving.processor.repository import table_file
 
 FORMAT = "freshet-rows/1"
 ROWS_PER_BUCKET = 8

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from freshet_serving.processor.errors import Conflict, Corrupt
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
-from freshet_serving.processor.repository.version import VersionReader, table_file
+from freshet_serving.processor.package import ROW_TYPES
+from freshet_serving.processor.repository import VersionReader, table_file
 from freshet_serving.processor.tables.remote.layout import (
     COMPLETE,
     MAX_MARKER_NBYTES,

@@ -34,7 +34,7 @@ from freshet_serving.processor.kernels import remote as kernels
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.kernels.bucket_bytes import LOST
 from freshet_serving.processor.kernels.row_cache import place
-from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.tables.remote.cache import Bytes, Int64s, RowCache
 from freshet_serving.processor.tables.remote.layout import COMPLETE, MAX_MARKER_NBYTES, StoredTable, parse_marker
 from freshet_serving.processor.tables.remote.settings import RemoteConfig, open_store

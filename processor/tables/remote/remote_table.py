@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.kernels import remote as kernels
 from freshet_serving.processor.kernels import rows as row_kernels
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package import TableDelta, TableEntry
 from freshet_serving.processor.tables.table import Int64s, RowVersions, ServedTable, packed
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import needed
-from freshet_serving.processor.package.manifest import NAME
+from freshet_serving.processor.package import NAME
 from freshet_serving.processor.tables.remote.store import RowStore
 
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix")

@@ -18,7 +18,7 @@ from freshet_serving.compiler.building.compile import build, source_hash
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import keras
 from freshet_serving.models.zoo import deepfm, dlrm
-from freshet_serving.processor.backends import registry
+from freshet_serving.processor.backends import opening
 from freshet_serving.processor.machine import this_machine
 from tests.compiler.building.test_compile import make_graph, rows, score
 from tests.models.zoo.layouts import LAYOUTS
@@ -43,7 +43,7 @@ class TensorFlowPoint:
 @pytest.fixture(params=LIBRARIES)
 def backend(request, monkeypatch):
     pytest.importorskip(LIBRARIES[request.param], reason="the library is not installed")
-    monkeypatch.setattr(registry, "entry_points", lambda group: [TensorFlowPoint])
+    monkeypatch.setattr(opening, "entry_points", lambda group: [TensorFlowPoint])
     return request.param
 
 
@@ -60,7 +60,7 @@ def executables(request, tmp_path_factory):
     """A variant's executables, by bucket, of a network that is large enough for int8."""
     pytest.importorskip(LIBRARIES[request.param.backend], reason="the library is not installed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "entry_points", lambda group: [TensorFlowPoint])
+        patch.setattr(opening, "entry_points", lambda group: [TensorFlowPoint])
         graph = make_graph(hidden=(64, 32))
         graph = replace(graph, examples=rows(256, graph.width))
         folder = tmp_path_factory.mktemp("version")

@@ -189,7 +189,7 @@ def test_candidates_of_one_user_are_in_int8_too_and_the_users_part_never_is(tmp_
     }
     with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
         got = processor.process(PredictRequest("ctr", inputs)).outputs["score"]
-        assert processor.replica("ctr").user_split is not None
+        assert processor.predictor.replica("ctr").user_split is not None
     compiled(folder, ("onnxruntime",), precision="float32", buckets=(1, 64))
     with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
         wanted = processor.process(PredictRequest("ctr", inputs)).outputs["score"]

@@ -57,14 +57,14 @@ def test_a_users_inputs_are_computed_once_a_request_with_the_same_scores(ranker,
     assert any(line.startswith("user-once: ") for line in imported.passes)
     random = np.random.default_rng(0)
     with Processor.initialize(ProcessorConfig(repository=str(tmp_path), sessions=1)) as processor:
-        processor.replica("ranker").user_split.worth_splitting = lambda rows: True
+        processor.predictor.replica("ranker").user_split.worth_splitting = lambda rows: True
         for rows in (1, 7, 64, 130):
             user, item = random.integers(0, ROWS, 1), random.integers(0, ROWS, rows)
             price = random.standard_normal((rows, 1)).astype(np.float32)
             reply = processor.process(PredictRequest("ranker", {"user": user, "item": item, "price": price[:, 0]}))
             wanted = module.score(np.repeat(user, rows), item, price)["score"]
             np.testing.assert_allclose(reply.outputs["score"], wanted, atol=1e-5)
-        assert processor.group_stats()["default"].work.user_once == 4
+        assert processor.host.group_stats()["default"].work.user_once == 4
 
 
 def test_without_a_users_inputs_a_graph_goes_whole(ranker, tmp_path):

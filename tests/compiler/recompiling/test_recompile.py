@@ -167,11 +167,11 @@ def asked(n, users=1):
 def served(repository, *requests):
     """Scores of the requests, divided wherever they can be; and how many were."""
     with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
-        user_split = processor.replica("m").user_split
+        user_split = processor.predictor.replica("m").user_split
         if user_split is not None:
             user_split.worth_splitting = lambda rows: True
         scores = [processor.process(PredictRequest("m", r)).outputs["score"] for r in requests]
-        return scores, processor.group_stats()["default"].work.user_once
+        return scores, processor.host.group_stats()["default"].work.user_once
 
 
 def roles(repository):

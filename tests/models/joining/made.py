@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from freshet_serving.models.joining.join_run import JoinRun
 from freshet_serving.models.joining.join_settings import JoinSettings
-from freshet_serving.processor.package.recording_columns import METADATA
+from freshet_serving.processor.repository.warmup import METADATA
 
 BEGAN_S = 1_700_000_000.0
 TIMESTAMP = pa.timestamp("us", "UTC")

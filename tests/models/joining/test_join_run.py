@@ -18,7 +18,7 @@ from freshet_serving.models.joining.join_run import JoinRun
 from freshet_serving.models.joining.join_windows import read_lines
 from freshet_serving.models.streams import growing_folder
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.recording_columns import METADATA
+from freshet_serving.processor.repository.warmup import METADATA
 from tests.models.joining.made import BEGAN_S, Place, expected, outcomes, put, recorded_as, recording
 
 

@@ -20,7 +20,7 @@ from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.publish_section import PublishConfig
 from freshet_serving.models.data.synthetic import SyntheticSource, default_features
 from freshet_serving.models.training import loop as running
-from freshet_serving.models.training import resolved_config
+from freshet_serving.models.training import resolved_config, run_start
 from freshet_serving.models.training.defaults import BEFORE
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.clock import SystemClock
@@ -269,7 +269,7 @@ def test_a_transform_that_is_left_out_is_chosen_by_the_first_rows_and_kept(tmp_p
 
 
 def test_a_checkpoint_older_than_the_choice_goes_on_with_what_it_had(tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "kept", lambda settings: {})
+    monkeypatch.setattr(run_start, "kept", lambda settings: {})
     TrainingRun(make_config(tmp_path, **BEFORE), MixedSource(ROWS)).full()
     run = TrainingRun(make_config(tmp_path, **LEFT_OUT), MixedSource(ROWS))
     assert {key: getattr(run.config.train, key) for key in BEFORE} == BEFORE

@@ -84,7 +84,7 @@ def uninterrupted(repository):
 
 
 def pooled_by(processor, columns):
-    replica = processor.replica("mixed")
+    replica = processor.predictor.replica("mixed")
     with replica.pinned(0) as state:
         bound = replica.plan.bind_inputs(columns)
         x = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
@@ -99,7 +99,7 @@ def assert_served(run, processor):
         assert pooled_by(processor, columns).tobytes() == wanted.tobytes(), name
         scores = processor.process(PredictRequest("mixed", columns)).outputs["score"][:, 0]
         assert np.abs(scores - run.trainer.score(columns)).max() <= 1e-5
-    held = served_as_bytes(processor._models["mixed"].pick().export())
+    held = served_as_bytes(processor.host.catalogue["mixed"].pick().export())
     assert held == served_as_bytes(exported(run.trainer))
 
 
@@ -119,7 +119,7 @@ def test_ids_that_wait_or_have_left_read_the_default_in_training_evaluation_and_
         assert_served(run, processor)
         for generation in run.stream():
             processor.poll()
-            assert processor.manifest("mixed")[1] == generation
+            assert processor.predictor.manifest("mixed")[1] == generation
             assert_served(run, processor)
             change_log = ChangeLog.of(Repository(tmp_path).version("mixed", 1))
             delta = change_log.read_delta(change_log.history.line()[-1])

@@ -50,7 +50,7 @@ def test_a_second_version_from_the_old_weights_scores_as_the_first_before_it_lea
         Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as new,
         Processor.initialize(ProcessorConfig(str(copied(tmp_path, 1)), sessions=1)) as old,
     ):
-        assert (str(new.manifest("mixed")[1]), str(old.manifest("mixed")[1])) == ("2.0", "1.3")
+        assert (str(new.predictor.manifest("mixed")[1]), str(old.predictor.manifest("mixed")[1])) == ("2.0", "1.3")
         for columns in probes:
             request = PredictRequest("mixed", columns)
             gaps = np.abs(new.process(request).outputs["score"] - old.process(request).outputs["score"])

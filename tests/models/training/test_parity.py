@@ -50,7 +50,7 @@ PROBES = {
 
 def pooled_by(processor, columns):
     """The dense input [n, width] that a session would hand to the network now."""
-    replica = processor.replica("mixed")
+    replica = processor.predictor.replica("mixed")
     with replica.pinned(0) as state:
         bound = replica.plan.bind_inputs(columns)
         x = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
@@ -84,7 +84,7 @@ class Held:
             reply = processor.process(PredictRequest("mixed", columns))
             worst = max(worst, float(np.abs(reply.outputs["score"][:, 0] - self.scores[name]).max()))
         assert worst <= SCORE_TOLERANCE
-        assert served_as_bytes(processor._models["mixed"].pick().export()) == self.export
+        assert served_as_bytes(processor.host.catalogue["mixed"].pick().export()) == self.export
         return worst
 
 
@@ -127,7 +127,7 @@ def story(request, tmp_path_factory):
         for generation in generations:
             held[generation] = Held.by(run.trainer)
             processor.poll()
-            assert processor.manifest("mixed")[1] == generation
+            assert processor.predictor.manifest("mixed")[1] == generation
             worst = max(worst, held[generation].assert_served_by(processor))
             if generation.step == 2:
                 assert user.remove(spread(np.arange(0, 300, 3)))
@@ -154,9 +154,9 @@ def test_the_probes_look_up_known_and_unknown_ids_alike(story):
         for name, columns in PROBES.items():
             processor.process(PredictRequest("mixed", columns))
             if name == "seen":
-                (stats,) = model_stats(processor)
+                (stats,) = model_stats(processor.host)
                 assert stats.misses < stats.lookups / 2
-        (stats,) = model_stats(processor)
+        (stats,) = model_stats(processor.host)
         assert 0 < stats.misses < stats.lookups
 
 
@@ -167,7 +167,7 @@ def deltas(story):
 
 def test_a_processor_that_starts_late_replays_the_chain_to_the_same_bits(story):
     with open_processor(story.repository) as processor:
-        newest = processor.manifest("mixed")[1]
+        newest = processor.predictor.manifest("mixed")[1]
         assert newest == Generation(1, 7)
         story.held[newest].assert_served_by(processor)
 
@@ -198,10 +198,10 @@ def test_a_version_and_its_deltas_are_the_version_published_whole(story, tmp_pat
     graph = trainer.dense.published()
     publish_version(tmp_path, dataclasses.replace(trainer.manifest, version=2), tables, graph)
     with open_processor(tmp_path) as whole, open_processor(story.repository) as chain:
-        by_version = served_as_bytes(whole._models["mixed"].pick().export())
-        by_deltas = served_as_bytes(chain._models["mixed"].pick().export())
+        by_version = served_as_bytes(whole.host.catalogue["mixed"].pick().export())
+        by_deltas = served_as_bytes(chain.host.catalogue["mixed"].pick().export())
         assert by_version == by_deltas
-        assert whole.manifest("mixed")[1] == Generation(2, 0)
+        assert whole.predictor.manifest("mixed")[1] == Generation(2, 0)
         story.held[Generation(1, 7)].assert_served_by(whole)
         for columns in PROBES.values():
             replies = [p.process(PredictRequest("mixed", columns)).outputs["score"] for p in (whole, chain)]

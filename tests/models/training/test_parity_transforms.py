@@ -77,7 +77,7 @@ def test_every_generation_is_served_from_raw_columns_as_it_was_trained(tmp_path,
     with Processor(ProcessorConfig(repository=tmp_path)) as processor:
         for generation in itertools.chain([run.state.version], run.stream()):
             processor.poll()
-            replica = processor.replica("made")
+            replica = processor.predictor.replica("made")
             for given in (columns, one_user):
                 with replica.pinned(0) as state:
                     bound = replica.plan.bind_inputs(given)

@@ -7,8 +7,7 @@ import xxhash
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.train_config import StartOptions
-from freshet_serving.models.training import checkpoint
-from freshet_serving.models.training import loop as running
+from freshet_serving.models.training import checkpoint, run_start
 from freshet_serving.models.training.checkpoint import Checkpoints
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.resolved_config import hash_seeds_of
@@ -99,7 +98,7 @@ def test_a_run_that_is_older_than_seeds_goes_on_with_seed_0(tmp_path, monkeypatc
         return saved
 
     with monkeypatch.context() as patch:
-        patch.setattr(running, "hash_seeds_of", lambda config, old: {})
+        patch.setattr(run_start, "hash_seeds_of", lambda config, old: {})
         patch.setattr(checkpoint, "as_saved", as_before)
         begin(tmp_path, rows=ROWS - 96).run()
     resumed = begin(tmp_path)

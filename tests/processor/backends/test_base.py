@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.backends.base import Artefact, aligned, weights_hash
-from freshet_serving.processor.backends.registry import load_backend
+from freshet_serving.processor.backends.opening import load_backend
 from freshet_serving.processor.errors import BadInput
 from tests.processor.backends.artefacts import (
     NAMES,

@@ -8,7 +8,7 @@ import pytest
 
 from freshet_serving.processor.backends.base import Artefact
 from freshet_serving.processor.backends.onnxruntime import _Executable
-from freshet_serving.processor.backends.registry import load_backend
+from freshet_serving.processor.backends.opening import load_backend
 from freshet_serving.processor.errors import BadInput, Corrupt
 from tests.processor.backends.artefacts import NAMES, SHAPES, WIDTH, expected, make_artefact, make_weights
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from freshet_serving.processor.backends.artefact_file import pack, sha256
 from freshet_serving.processor.backends.base import Artefact, missing
-from freshet_serving.processor.backends.opening import executable_files, open_programs
+from freshet_serving.processor.backends.opening import executable_files, open_programs, pack, sha256
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.extras import how_to_install
 from freshet_serving.processor.machine import Machine

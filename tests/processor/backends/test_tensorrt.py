@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from freshet_serving.processor.backends.cuda import Cuda
-from freshet_serving.processor.backends.registry import load_backend
+from freshet_serving.processor.backends.opening import load_backend
 from freshet_serving.processor.errors import BadInput, FreshetError
 
 

@@ -39,7 +39,7 @@ def processor(root, open_processor):
 
 @pytest.fixture
 def version(processor):
-    return processor.catalogue["small"].pick()
+    return processor.host.catalogue["small"].pick()
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_two_generations_stand_side_by_side_with_what_moved_the_score(root, vers
     assert ids_of(before, "user") == [{"id": "3", "found": "row", "from": "delta", "step": 1}]
     assert ids_of(before, "tags")[1] == {"id": "zz", "found": "default", "why": "no row"}
     with processors(root) as build:
-        older = build().catalogue["small"].pick()
+        older = build().host.catalogue["small"].pick()
         older.rollback(1)
         dense, files = dict(older.dense), older.files
         np.testing.assert_allclose(scores_by_hand(files, dense, before)["score"], before["outputs"]["score"], atol=1e-6)
@@ -134,7 +134,7 @@ def test_after_a_rollback_what_was_undone_cannot_be_explained_and_what_is_served
 def test_rows_that_can_be_undone_no_more_are_still_told_by_their_step(root, open_processor, explainer):
     for step in range(1, 8):
         publish(root, step, users=[step])
-    version = open_processor(undo_depth=1).catalogue["small"].pick()
+    version = open_processor(undo_depth=1).host.catalogue["small"].pick()
     steps = [
         ids_of(explainer.explain(make_inputs([user]), 0, GenerationRef(version))["sides"][0], "user")[0]["step"]
         for user in range(1, 8)
@@ -146,15 +146,15 @@ def test_a_step_that_is_not_kept_is_told_by_the_oldest_that_is(root, open_proces
     monkeypatch.setattr("freshet_serving.processor.versions.served_version.STAMPS", 2)
     for step in range(1, 5):
         publish(root, step, users=[step])
-    version = open_processor(undo_depth=1).catalogue["small"].pick()
+    version = open_processor(undo_depth=1).host.catalogue["small"].pick()
     (side,) = explainer.explain(make_inputs([1]), 0, GenerationRef(version))["sides"]
     assert ids_of(side, "user") == [{"id": "1", "found": "row", "from": "delta", "step": None, "until": 3}]
 
 
 def test_another_version_is_compared_with_where_its_features_lie_alike(root, processor, version, explainer):
     write_package(root, 2, users=range(10), seed=3)
-    processor.load("small", 2)
-    newer = processor.catalogue["small"].pick(2)
+    processor.host.load("small", 2)
+    newer = processor.host.catalogue["small"].pick(2)
     told = explainer.explain(inputs_of(), 1, GenerationRef(version), GenerationRef(newer))
     assert [side["generation"] for side in told["sides"]] == ["1.3", "2.0"]
     assert "dense weights" in {m["what"] for m in told["moved"]}
@@ -191,10 +191,10 @@ def test_a_table_in_a_row_store_is_refused_in_a_line(version, explainer):
 
 
 def test_nothing_of_it_is_counted(processor, version, explainer):
-    before = processor.lookups(version).copy()
+    before = processor.host.lookups(version).copy()
     explainer.explain(inputs_of(), 1, GenerationRef(version), GenerationRef(version, 1))
-    np.testing.assert_array_equal(processor.lookups(version), before)
-    assert sum(group.work.requests for group in processor.group_stats().values()) == 0
+    np.testing.assert_array_equal(processor.host.lookups(version), before)
+    assert sum(group.work.requests for group in processor.host.group_stats().values()) == 0
 
 
 def test_one_at_a_time_and_none_while_a_delta_holds_the_version(version, explainer, monkeypatch):
@@ -237,7 +237,7 @@ def test_rows_of_a_snapshot_are_told_as_such(root, open_processor, explainer):
     open_processor().close()
     files = Repository(str(root)).version("small", None)
     assert compact(files, ChangeLog.of(files)).step == 1
-    version = open_processor().catalogue["small"].pick()
+    version = open_processor().host.catalogue["small"].pick()
     (side,) = explainer.explain(make_inputs([3]), 0, GenerationRef(version))["sides"]
     assert ids_of(side, "user") == [{"id": "3", "found": "row", "from": "snapshot", "step": 1}]
 

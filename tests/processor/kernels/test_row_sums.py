@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.kernels.row_sums import SCALE, add_rows
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package.tensors import ROW_TYPES
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 
 STRIDE = 48

@@ -4,9 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.package import delta_run
-from freshet_serving.processor.package.delta import Delta, TableDelta
-from freshet_serving.processor.package.delta_run import DeltaRun, folded
+from freshet_serving.processor.package import delta as delta_module
+from freshet_serving.processor.package.delta import Delta, DeltaRun, TableDelta, folded
 
 KEYS = range(8)
 CHANGES = st.dictionaries(st.sampled_from(KEYS), st.none() | st.integers(0, 99), max_size=8)
@@ -58,14 +57,14 @@ def test_a_run_leads_where_its_deltas_lead_in_turn(run):
 
 @given(RUNS, st.integers(0, 4))
 def test_folding_as_it_goes_comes_to_the_same(run, rows):
-    kept, delta_run.FOLD_ROWS = delta_run.FOLD_ROWS, rows
+    kept, delta_module.FOLD_ROWS = delta_module.FOLD_ROWS, rows
     try:
         gathered = DeltaRun()
         for delta in deltas_of(run):
             gathered.add(delta)
         assert applied([gathered.folded()]) == applied(deltas_of(run))
     finally:
-        delta_run.FOLD_ROWS = kept
+        delta_module.FOLD_ROWS = kept
 
 
 def test_the_newest_event_time_that_is_told_is_kept():

@@ -58,11 +58,11 @@ def request(seed=0, users=(0, 1, 2, 3), **more):
 def canarys_key(processor):
     """A key on the canary's side."""
     keys = (b"user-%d" % n for n in range(1000))
-    return next(key for key in keys if processor.route("small", key=key).manifest.version == 2)
+    return next(key for key in keys if processor.predictor.route("small", key=key).manifest.version == 2)
 
 
 def evidence(processor):
-    (one,) = processor.evidence().values()
+    (one,) = processor.predictor.evidence().values()
     return one
 
 
@@ -72,7 +72,7 @@ def until(processor, condition, ask=lambda: None):
 
 
 def out(processor):
-    processor.look()
+    processor.host.look()
     return processor.info()["models"]["small"]["out"]
 
 
@@ -93,12 +93,12 @@ def test_both_have_scored_what_is_compared(opened, options):
 
 def test_who_asks_for_a_version_or_a_label_is_no_witness(opened):
     processor = opened(canary=broken)
-    processor.look()
+    processor.host.look()
     for n in range(30):
         processor.process(request(n, version=2))
         processor.process(request(n, label="canary"))
     assert out(processor) == {}
-    assert (evidence(processor).canary.requests, len(processor._trials._worker._queue)) == (0, 0)
+    assert (evidence(processor).canary.requests, len(processor.predictor._trials._worker._queue)) == (0, 0)
     key = canarys_key(processor)
     for n in range(trials.USUAL):
         processor.process(request(n, key=key))
@@ -109,10 +109,10 @@ def test_who_asks_for_a_version_or_a_label_is_no_witness(opened):
 def test_what_is_no_number_with_the_baseline_either_is_no_evidence(opened):
     processor = opened(baseline=broken, canary=broken)
     key = canarys_key(processor)
-    processor.look()
+    processor.host.look()
     for n in range(10):
         processor.process(request(n, key=key))
-    until(processor, lambda e: processor._trials._session.stats.requests == 10)
+    until(processor, lambda e: processor.predictor._trials._session.stats.requests == 10)
     assert out(processor) == {}
     assert evidence(processor).canary.scores(0).lost == 0
 
@@ -145,14 +145,14 @@ def test_only_rows_that_the_baseline_bears_count(opened):
 def test_a_number_that_the_one_network_just_bears_and_the_other_does_not_is_no_evidence(opened, first):
     processor = opened(canary=bearing(1e12))
     key = canarys_key(processor)
-    processor.look()
+    processor.host.look()
     crafted = make_inputs([0, 1, 2, 3])
     crafted["floats"][:] = 1e30
     asked = [PredictRequest("small", crafted, key=key), *(request(n, key=key) for n in range(trials.USUAL))]
     for one in asked if first else reversed(asked):
         processor.process(one)
-        until(processor, lambda e: not processor._trials._worker._queue)
-    until(processor, lambda e: processor._trials._session.stats.requests == len(asked))
+        until(processor, lambda e: not processor.predictor._trials._worker._queue)
+    until(processor, lambda e: processor.predictor._trials._session.stats.requests == len(asked))
     found = until(processor, lambda e: e.baseline.requests == trials.USUAL)
     assert not np.isfinite(processor.process(PredictRequest("small", crafted, version=2)).outputs["score"]).all()
     assert np.isfinite(processor.process(PredictRequest("small", crafted, version=1)).outputs["score"]).all()
@@ -163,13 +163,13 @@ def test_a_number_that_the_one_network_just_bears_and_the_other_does_not_is_no_e
 def test_infinite_numbers_are_the_clients_mistake_and_count_for_nobody(opened):
     processor = opened()
     key = canarys_key(processor)
-    processor.look()
+    processor.host.look()
     for value in (3.3e38, np.inf, -np.inf):
         inputs = make_inputs([0, 1])
         inputs["floats"][1, 0] = value
         with pytest.raises(BadInput, match="input 'floats': "):
             processor.process(PredictRequest("small", inputs, key=key))
-    assert (evidence(processor).canary.requests, len(processor._trials._worker._queue)) == (0, 0)
+    assert (evidence(processor).canary.requests, len(processor.predictor._trials._worker._queue)) == (0, 0)
     assert out(processor) == {}
 
 
@@ -181,20 +181,20 @@ def test_a_failure_counts_once_the_baseline_has_answered(opened, monkeypatch, ca
     processor = opened()
     key = canarys_key(processor)
     caplog.set_level("CRITICAL")
-    monkeypatch.setattr(processor.replica("small", 2).plan, "fill", fail)
+    monkeypatch.setattr(processor.predictor.replica("small", 2).plan, "fill", fail)
     processor.batch_process([request(n, key=key) for n in range(9)])
     found = until(processor, lambda e: e.canary.failed == 9)
     assert found.canary.requests == 0
-    monkeypatch.setattr(processor.replica("small", 1).plan, "fill", fail)
+    monkeypatch.setattr(processor.predictor.replica("small", 1).plan, "fill", fail)
     processor.batch_process([request(n, key=key) for n in range(9)])
-    until(processor, lambda e: processor._trials._session.stats.failed == 9)
+    until(processor, lambda e: processor.predictor._trials._session.stats.failed == 9)
     assert evidence(processor).canary.failed == 9
 
 
 def test_a_key_on_the_canarys_side_does_not_choose_what_it_is_compared_with(opened):
     processor = opened(guard={"min_requests": 20, "min_scores": 80})
     key = canarys_key(processor)
-    processor.look()
+    processor.host.look()
     strange = make_inputs([1000, 1001, 1002, 1003])
     strange["floats"][:] = 5e4
 
@@ -209,33 +209,33 @@ def test_a_key_on_the_canarys_side_does_not_choose_what_it_is_compared_with(open
 def test_what_waits_for_the_baseline_is_bounded(opened, monkeypatch):
     processor = opened(canary=broken)
     key, gate = canarys_key(processor), threading.Event()
-    monkeypatch.setattr(processor._trials, "_score_on_baseline", lambda exhibit: gate.wait(GIVE_UP_S))
+    monkeypatch.setattr(processor.predictor._trials, "_weigh", lambda exhibit: gate.wait(GIVE_UP_S))
     for n in range(trials.MAX_FAULTS + 20):
         processor.process(request(n, key=key))
-    assert len(processor._trials._worker._queue) == trials.MAX_FAULTS
+    assert len(processor.predictor._trials._worker._queue) == trials.MAX_FAULTS
     gate.set()
 
 
 def test_memory_that_waits_for_the_baseline_is_bounded(opened, monkeypatch):
     processor = opened(canary=broken)
     key, gate = canarys_key(processor), threading.Event()
-    monkeypatch.setattr(processor._trials, "_score_on_baseline", lambda exhibit: gate.wait(GIVE_UP_S))
+    monkeypatch.setattr(processor.predictor._trials, "_weigh", lambda exhibit: gate.wait(GIVE_UP_S))
     monkeypatch.setattr(background_worker, "MAX_QUEUED_NBYTES", 1000)
     for n in range(20):
         processor.process(request(n, range(6), key=key))
-    assert 1 <= len(processor._trials._worker._queue) <= 5
+    assert 1 <= len(processor.predictor._trials._worker._queue) <= 5
     gate.set()
 
 
 def test_the_baseline_is_asked_for_a_share_of_the_time(opened, monkeypatch):
     processor, rests = opened(), []
     key = canarys_key(processor)
-    monkeypatch.setattr(processor._trials._worker, "rest", rests.append)
+    monkeypatch.setattr(processor.predictor._trials._worker, "rest", rests.append)
 
     def weigh(exhibit):
-        processor._clock.advance(0.01)
+        processor.host._clock.advance(0.01)
 
-    monkeypatch.setattr(processor._trials, "_score_on_baseline", weigh)
+    monkeypatch.setattr(processor.predictor._trials, "_weigh", weigh)
     waiting.until(lambda: len(rests) >= 3, lambda: processor.process(request(key=key)))
     assert rests[2] == pytest.approx(0.01 * (1 / trials.SHARE - 1))
 
@@ -244,8 +244,8 @@ def test_a_trial_ends_with_its_canary_and_begins_anew_with_another_baseline(open
     processor = opened()
     key = canarys_key(processor)
     until(processor, lambda e: e.baseline.requests >= 1, lambda: processor.process(request(key=key)))
-    write_package(processor.repository.root, 3, users=USERS)
-    processor.set_label("small", "stable", 3)
+    write_package(processor.host.repository.root, 3, users=USERS)
+    processor.host.set_label("small", "stable", 3)
     assert evidence(processor).canary.requests == 0
-    processor.set_policy("small", {"split": {"stable": 1}})
-    assert processor.evidence() == {}
+    processor.host.set_policy("small", {"split": {"stable": 1}})
+    assert processor.predictor.evidence() == {}

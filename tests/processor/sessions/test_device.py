@@ -290,7 +290,7 @@ def test_the_engine_gives_the_same_scores_under_deltas_as_they_come(tmp_path, st
         stop.set()
         for thread in threads:
             thread.join()
-        stats = processor.group_stats()["default"].work
+        stats = processor.host.group_stats()["default"].work
         assert stats.rows == sum(len(inputs["user"]) for inputs, _ in list(replies.queue))
         assert processor.info()["groups"]["default"]["device_stages"] == stages
     seen = set()
@@ -318,6 +318,6 @@ def test_the_engine_with_stages_equals_the_engine_without(tmp_path):
     with Processor.initialize(plain) as one, Processor.initialize(staged) as other:
         for a, b in zip(one.batch_process(requests), other.batch_process(requests), strict=True):
             np.testing.assert_allclose(a.outputs["score"], b.outputs["score"], atol=1e-6)
-        (plain_stats,), (staged_stats,) = model_stats(one), model_stats(other)
+        (plain_stats,), (staged_stats,) = model_stats(one.host), model_stats(other.host)
         assert staged_stats.lookups == plain_stats.lookups > 0
-        assert other.group_stats()["default"].work.rows == one.group_stats()["default"].work.rows
+        assert other.host.group_stats()["default"].work.rows == one.host.group_stats()["default"].work.rows

@@ -72,7 +72,7 @@ def test_a_request_with_infinite_numbers_is_refused_and_its_batch_is_not(open_pr
         "input 'floats': finite numbers (or NaN) wanted, got inf in row 299, column 0",
     ]
     assert all(isinstance(replies[n], BadInput) for n in (1, 3, 4))
-    stats = processor.group_stats()["default"].work
+    stats = processor.host.group_stats()["default"].work
     assert stats.failed == 0
 
 
@@ -109,7 +109,7 @@ def test_requests_of_two_models_in_one_batch_do_not_mix(root, open_processor):
 def test_done_is_called_once_for_each_request_on_a_session_thread(open_processor):
     processor, replies = open_processor(), Replies()
     for number in range(50):
-        processor.submit(request([number]), replies.done(number))
+        processor.predictor.submit(request([number]), replies.done(number))
     got = replies.wait(50)
     assert sorted(n for n, _ in replies.calls) == list(range(50))
     for number, reply in got.items():
@@ -126,7 +126,7 @@ def test_an_invalid_request_raises_at_once_and_done_is_never_called(open_process
         (PredictRequest("small", {}), BadInput),
     ]:
         with pytest.raises(error) as refused:
-            processor.submit(bad, replies.done(0))
+            processor.predictor.submit(bad, replies.done(0))
         assert len(str(refused.value)) < 200
     processor.process(request([1]))
     assert replies.calls == []
@@ -136,9 +136,9 @@ def test_a_request_whose_deadline_passes_in_the_queue_expires(open_processor):
     clock, replies = FakeClock(), Replies()
     processor = open_processor(clock, sessions=1)
     replies.hold(processor)
-    processor.submit(request([1], timeout_s=1.0), replies.done("short"))
-    processor.submit(request([2], timeout_s=60.0), replies.done("long"))
-    processor.submit(request([3]), replies.done("patient"))
+    processor.predictor.submit(request([1], timeout_s=1.0), replies.done("short"))
+    processor.predictor.submit(request([2], timeout_s=60.0), replies.done("long"))
+    processor.predictor.submit(request([3]), replies.done("patient"))
     clock.advance(2.0)
     replies.release()
     got = replies.wait(3)
@@ -155,16 +155,16 @@ def test_a_timeout_of_zero_is_always_too_late(open_processor):
 def test_a_full_queue_sheds_and_answers_what_it_holds(open_processor):
     processor, replies = open_processor(sessions=1, max_queue_rows=10), Replies()
     replies.hold(processor)
-    processor.submit(request(range(6)), replies.done(0))
+    processor.predictor.submit(request(range(6)), replies.done(0))
     with pytest.raises(Overloaded):
-        processor.submit(request(range(6)), replies.done(1))
+        processor.predictor.submit(request(range(6)), replies.done(1))
     replies.release()
     assert_reply(replies.wait(1)[0], "1.0", scores(range(6)))
 
 
 def test_inline_the_thread_that_waits_computes_whatever_waits(open_processor):
     processor, replies = open_processor(compute="inline"), Replies()
-    processor.submit(request([4]), replies.done("before"))
+    processor.predictor.submit(request([4]), replies.done("before"))
     assert not replies.calls
     assert_reply(processor.process(request([1, 2])), "1.0", scores([1, 2]))
     assert_reply(replies.wait(1)["before"], "1.0", scores([4]))
@@ -193,14 +193,14 @@ def test_inline_an_owner_computes_in_its_thread_whoever_asks(open_processor):
     processor, calls, threads = open_processor(compute="inline"), queue.Queue(), []
 
     def own():
-        assert processor.set_owner(calls.put, lambda done, reply: done(reply))
+        assert processor.predictor.set_owner(calls.put, lambda done, reply: done(reply))
         while calls.get() is not None:
             threads.append(threading.get_ident())
-            processor.run_once()
+            processor.predictor.run_once()
 
     owner = threading.Thread(target=own)
     owner.start()
-    while processor._groups.inline.driven:
+    while processor.predictor.groups.inline.driven:
         time.sleep(0.001)
     assert_reply(processor.process(request([7])), "1.0", scores([7]))
     calls.put(None)

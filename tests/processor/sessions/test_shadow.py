@@ -43,7 +43,7 @@ def ask(processor, count=1, **more):
 
 
 def shadow_comparisons(processor):
-    return processor.shadow_comparisons()["small", 2]
+    return processor.predictor.shadow_comparisons()["small", 2]
 
 
 def wait_for(processor, requests):
@@ -71,7 +71,7 @@ def test_a_shadow_of_equal_weights_differs_by_nothing(opened, calm, options):
     scores = found.differences.scores(0)
     assert (found.dropped, found.differences.failed) == (0, 0)
     assert (scores.count, scores.total) == (60, 0.0)
-    (one, two) = version_stats(processor)
+    (one, two) = version_stats(processor.host)
     assert (one.shadow, two.shadow.differences.requests) == (None, 20)
     assert (one.sketch.requests, two.sketch.requests) == (20, 0)
 
@@ -136,10 +136,10 @@ def test_a_shadow_comes_and_goes_with_the_policy(opened, calm):
     processor = opened()
     ask(processor)
     wait_for(processor, 1)
-    processor.set_policy("small", {"shadow": ""})
-    assert processor.shadow_comparisons() == {}
+    processor.host.set_policy("small", {"shadow": ""})
+    assert processor.predictor.shadow_comparisons() == {}
     ask(processor)
-    processor.set_policy("small", {"shadow": "next"})
+    processor.host.set_policy("small", {"shadow": "next"})
     ask(processor)
     assert wait_for(processor, 1).differences.requests == 1
 
@@ -148,7 +148,7 @@ def test_deltas_and_shadows_do_not_wait_for_each_other(opened, calm):
     processor = opened()
     for _ in range(5):
         ask(processor, 5)
-        generation = processor.replica("small", 2).generation
+        generation = processor.predictor.replica("small", 2).generation
         processor.rollback("small", generation)
     wait_for(processor, 25)
 

@@ -99,5 +99,5 @@ def test_a_processor_with_budgets_keeps_serving_the_same_scores_while_its_keeper
     with Processor.initialize(tight) as processor:
         for _ in range(200):
             np.testing.assert_array_equal(processor.process(request).outputs["score"], wanted)
-        (stats,) = model_stats(processor)
+        (stats,) = model_stats(processor.host)
         assert set(stats.tiers) == {"user", "tag"}

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import Conflict, NotReady
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.contents import VersionContents
-from freshet_serving.processor.repository.log.snapshots import open_snapshot
+from freshet_serving.processor.repository.log.contents import VersionContents, open_snapshot
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
 from freshet_serving.processor.tables.compaction import compact

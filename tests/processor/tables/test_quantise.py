@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.rowtypes import ROW_TYPES
+from freshet_serving.processor.package.tensors import ROW_TYPES
 from freshet_serving.processor.tables.quantise import StoredRows, dequantise, quantise
 
 F32 = np.float32

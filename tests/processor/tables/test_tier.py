@@ -20,12 +20,12 @@ from freshet_serving.processor.memory import attach, share
 from freshet_serving.processor.package.delta import TableDelta
 from freshet_serving.processor.package.manifest import TableEntry
 from freshet_serving.processor.package.tensors import map_file, parse_tensors, write_tensors
+from freshet_serving.processor.standby_thread import PeriodicThread
 from freshet_serving.processor.tables import row_log as rowlog
 from freshet_serving.processor.tables import tier
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 from freshet_serving.processor.tables.table import ServedTable, descriptor, packed
 from freshet_serving.processor.versions.replica import WRITTEN_BY_READERS
-from freshet_serving.processor.watching.periodic_thread import PeriodicThread
 
 DIM = 5
 SLOT_NBYTES = DIM * 4 + tier.SLOT_BOOKS_NBYTES

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.kernels.fences import exchange
+from freshet_serving.processor.kernels.pointers import exchange
 from freshet_serving.processor.versions import control as control_module
 from freshet_serving.processor.versions.control import (
     ENTRIES,

@@ -51,9 +51,9 @@ def test_at_a_start_what_cannot_be_read_is_told_of_in_one_line_and_the_rest_is_s
     damage(write_package(root, users=USERS, model="broken"))
     damage(write_package(root, 2, users=USERS))
     processor = open_processor()
-    assert processor.ready
+    assert processor.host.ready
     assert_reply(processor.process(request([1])), "1.0", scores([1]))
-    assert processor.status("broken") == [VersionStatus(1, "END", BROKEN)]
+    assert processor.host.status("broken") == [VersionStatus(1, "END", BROKEN)]
     assert processor.info()["models"]["broken"]["versions"][0]["error"] == BROKEN
     told = [(r.levelname, r.getMessage()) for r in caplog.records if "refused" in r.getMessage()]
     assert told == [("ERROR", f"broken version 1 refused: {BROKEN}"), ("ERROR", f"small version 2 refused: {BROKEN}")]
@@ -73,16 +73,16 @@ def test_a_strict_start_ends_with_one_line_that_names_every_model_that_cannot_be
 def test_where_nothing_can_be_read_nothing_is_ready(root, open_processor):
     damage(root / "small" / "1")
     processor = open_processor()
-    assert not processor.ready
-    assert processor.pending_models == []
+    assert not processor.host.ready
+    assert processor.host.pending_models == []
 
 
 def test_a_model_that_was_named_and_cannot_be_read_holds_up_nobody_and_one_that_is_to_come_does(root, open_processor):
     damage(write_package(root, users=USERS, model="broken"))
-    assert open_processor(models=["small", "broken"]).ready
+    assert open_processor(models=["small", "broken"]).host.ready
     processor = open_processor(models=["small", "later"])
-    assert not processor.ready
-    assert processor.pending_models == ["later"]
+    assert not processor.host.ready
+    assert processor.host.pending_models == ["later"]
 
 
 def test_what_is_mended_is_served_by_itself_once_it_has_settled(root, open_processor):
@@ -103,22 +103,22 @@ def test_another_try_does_not_make_readiness_wait_again(root, open_processor):
     write_package(root, users=USERS, model="broken")
     damage(root / "broken" / "1")
     processor = open_processor()
-    processor.tell("broken", VersionStatus(2, "LOADING"))
-    assert processor.ready
-    processor.tell("broken", VersionStatus(2, "END", "source: variables are missing"))
-    assert processor.ready
+    processor.host.tell("broken", VersionStatus(2, "LOADING"))
+    assert processor.host.ready
+    processor.host.tell("broken", VersionStatus(2, "END", "source: variables are missing"))
+    assert processor.host.ready
 
 
 def test_readiness_waits_for_what_is_being_imported_until_it_is_refused(root, open_processor):
     (root / "keras" / "1").mkdir(parents=True)
     (root / "keras" / "1" / "model.keras").write_text("zip")
     processor = open_processor()
-    processor.expect(["keras"])
-    assert (processor.ready, processor.pending_models) == (False, ["keras"])
-    processor.tell("keras", VersionStatus(1, "LOADING"))
-    assert not processor.ready
-    processor.tell("keras", VersionStatus(1, "END", "the file is no zip"))
-    assert processor.ready
+    processor.host.expect(["keras"])
+    assert (processor.host.ready, processor.host.pending_models) == (False, ["keras"])
+    processor.host.tell("keras", VersionStatus(1, "LOADING"))
+    assert not processor.host.ready
+    processor.host.tell("keras", VersionStatus(1, "END", "the file is no zip"))
+    assert processor.host.ready
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -127,24 +127,24 @@ def test_readiness_does_not_wait_for_what_has_gone(root, open_processor, gone, t
     (root / "keras" / "1").mkdir(parents=True)
     processor = open_processor()
     if told:
-        processor.tell("keras", VersionStatus(1, "LOADING"))
-    processor.expect(["keras"])
-    assert not processor.ready
+        processor.host.tell("keras", VersionStatus(1, "LOADING"))
+    processor.host.expect(["keras"])
+    assert not processor.host.ready
     shutil.rmtree(root / gone)
     processor.poll()
-    assert processor.ready
+    assert processor.host.ready
 
 
 def test_readiness_waits_for_an_import_though_an_older_package_was_refused(root, open_processor):
     damage(write_package(root, users=USERS, model="mixed"))
     (root / "mixed" / "2").mkdir()
     processor = open_processor()
-    assert processor.ready
-    processor.tell("mixed", VersionStatus(2, "LOADING"))
-    processor.expect(["mixed"])
-    assert processor.pending_models == ["mixed"]
-    processor.tell("mixed", VersionStatus(2, "END", "source: variables are missing"))
-    assert processor.ready
+    assert processor.host.ready
+    processor.host.tell("mixed", VersionStatus(2, "LOADING"))
+    processor.host.expect(["mixed"])
+    assert processor.host.pending_models == ["mixed"]
+    processor.host.tell("mixed", VersionStatus(2, "END", "source: variables are missing"))
+    assert processor.host.ready
 
 
 def test_a_refused_model_whose_folder_has_gone_is_forgotten(root, open_processor):
@@ -152,8 +152,8 @@ def test_a_refused_model_whose_folder_has_gone_is_forgotten(root, open_processor
     processor = open_processor()
     shutil.rmtree(root / "broken")
     processor.poll()
-    assert processor.models() == ["small"]
-    assert processor.ready
+    assert processor.host.models() == ["small"]
+    assert processor.host.ready
 
 
 def test_a_refused_version_is_forgotten_once_it_has_gone_or_a_newer_one_is_served(root, open_processor):
@@ -161,30 +161,30 @@ def test_a_refused_version_is_forgotten_once_it_has_gone_or_a_newer_one_is_serve
     processor = open_processor()
     write_package(root, 3, users=USERS)
     processor.poll()
-    assert [s.version for s in processor.status("small") if s.error] == []
+    assert [s.version for s in processor.host.status("small") if s.error] == []
     damage(write_package(root, 4, users=USERS))
     processor.poll()
-    assert [s.version for s in processor.status("small") if s.error] == [4]
+    assert [s.version for s in processor.host.status("small") if s.error] == [4]
     shutil.rmtree(root / "small" / "4")
     processor.poll()
-    assert [s.version for s in processor.status("small") if s.error] == []
+    assert [s.version for s in processor.host.status("small") if s.error] == []
 
 
 def test_versions_that_are_asked_for_and_not_there_are_told_of(root, open_processor):
     policy = ModelPolicy.parse({"versions": [1, 9], "labels": {"stable": 7}}, "model.small")
     processor = open_processor(policies={"small": policy})
     why = "it is asked for, but not in the repository, which holds 1"
-    assert processor.status("small") == [
+    assert processor.host.status("small") == [
         VersionStatus(9, "END", why),
         VersionStatus(7, "END", why),
         VersionStatus(1, "AVAILABLE"),
     ]
     assert processor.poll() == []
-    assert processor.ready
+    assert processor.host.ready
     (root / "small" / "9").mkdir()
-    processor.tell("small", VersionStatus(9, "LOADING"))
+    processor.host.tell("small", VersionStatus(9, "LOADING"))
     assert processor.poll() == []
-    assert processor.status("small")[0] == VersionStatus(9, "LOADING")
+    assert processor.host.status("small")[0] == VersionStatus(9, "LOADING")
     write_package(root, 7, users=USERS)
     assert "small 7.0 loaded" in processor.poll()
 
@@ -198,7 +198,7 @@ def test_a_model_that_cannot_even_be_looked_at_rests_and_the_others_go_on(root, 
     write_package(root, users=USERS, model="a-stuck")
     clock = FakeClock()
     processor = open_processor(clock=clock)
-    stuck = processor.catalogue["a-stuck"]
+    stuck = processor.host.catalogue["a-stuck"]
 
     def fail():
         raise OSError(5, "Input/output error")
@@ -228,7 +228,7 @@ def test_what_the_system_refuses_is_one_line_without_a_path(root, open_processor
         raise error
 
     monkeypatch.setattr(VersionReader, "verify", fail)
-    (status,) = open_processor().status("small")
+    (status,) = open_processor().host.status("small")
     assert status.error.startswith(why)
     assert "secret" not in caplog.text
     assert "Traceback" not in caplog.text
@@ -301,7 +301,7 @@ def test_a_version_that_the_server_is_too_short_for_is_served_once_it_is_not_tho
     write_package(root, 2, users=USERS)
     os.utime(root / "small", (LONG_AGO_S, LONG_AGO_S))
     processor.poll()
-    assert processor.status("small")[0].state == "END"
+    assert processor.host.status("small")[0].state == "END"
     assert_reply(processor.process(request([1])), "1.0", scores([1]))
     for _ in range(3):
         processor.poll()

@@ -134,10 +134,10 @@ def test_a_rollback_is_served_at_once_and_after_a_restart(root, open_processor, 
 def test_a_new_version_takes_over_and_requests_queued_for_the_old_one_are_still_answered(root, open_processor):
     processor, replies = open_processor(sessions=1), Replies()
     replies.hold(processor)
-    processor.submit(request([1]), replies.done("old"))
+    processor.predictor.submit(request([1]), replies.done("old"))
     write_package(root, 2, users=USERS, seed=2)
     assert processor.poll() == ["small 2.0 loaded", "small version 1 unloaded"]
-    processor.submit(request([1]), replies.done("new"))
+    processor.predictor.submit(request([1]), replies.done("new"))
     replies.release()
     got = replies.wait(2)
     assert_reply(got["old"], "1.0", scores([1]))
@@ -147,7 +147,7 @@ def test_a_new_version_takes_over_and_requests_queued_for_the_old_one_are_still_
 def test_a_version_that_is_served_no_more_is_freed_with_its_last_batch(root, open_processor):
     processor, gone = open_processor(), threading.Event()
     processor.batch_process([request([n]) for n in range(20)])
-    weakref.finalize(processor._models["small"].pick(), gone.set)
+    weakref.finalize(processor.host.catalogue["small"].pick(), gone.set)
     write_package(root, 2, users=USERS)
     processor.poll()
     assert gone.wait(TIMEOUT_S)
@@ -157,18 +157,18 @@ def test_a_version_that_is_served_no_more_is_freed_with_its_last_batch(root, ope
 def test_requests_may_name_a_version_or_a_label(root, open_processor):
     write_package(root, 2, users=USERS, seed=2)
     processor = open_processor()
-    processor.load("small", 1)
-    processor.set_label("small", "stable", 1)
-    processor.set_label("small", "canary", 2)
+    processor.host.load("small", 1)
+    processor.host.set_label("small", "stable", 1)
+    processor.host.set_label("small", "canary", 2)
     assert_reply(processor.process(request([1], version=1)), "1.0", scores([1]))
     assert_reply(processor.process(request([1], label="canary")), "2.0", scores([1], dense_seed=2))
     assert_reply(processor.process(request([1])), "2.0", scores([1], dense_seed=2))
     with pytest.raises(Conflict, match="held by label stable"):
-        processor.unload("small", 1)
+        processor.host.unload("small", 1)
     reopened = open_processor()
     assert_reply(reopened.process(request([1], label="stable")), "1.0", scores([1]))
-    processor.set_label("small", "stable", 2)
-    processor.unload("small", 1)
+    processor.host.set_label("small", "stable", 2)
+    processor.host.unload("small", 1)
     with pytest.raises(NotFound, match="version 1 of model 'small' is not loaded"):
         processor.process(request([1], version=1))
 
@@ -196,7 +196,7 @@ def test_a_new_model_is_served_and_one_that_cannot_be_loaded_disturbs_nobody(roo
         "good 1.0 loaded",
         "small 1.1 served",
     ]
-    assert processor.ready
+    assert processor.host.ready
     assert_reply(processor.process(request([1], model="good")), "1.0", scores([1], dense_seed=5))
     with pytest.raises(NotReady, match="no version of model 'a-broken' is loaded"):
         processor.process(request([1], model="a-broken"))
@@ -227,52 +227,52 @@ def test_only_the_models_that_were_asked_for_are_served(root, open_processor):
     write_package(root, users=USERS, model="other")
     damage(write_package(root, users=USERS, model="third"))
     processor = open_processor(models=["other"])
-    assert processor.models() == ["other"]
+    assert processor.host.models() == ["other"]
     with pytest.raises(NotFound):
         processor.process(request([1]))
 
 
 def test_an_empty_repository_is_open_for_models_to_come(tmp_path):
     with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
-        assert processor.models() == []
-        assert processor.catalogue == {}
+        assert processor.host.models() == []
+        assert processor.host.catalogue == {}
         write_package(tmp_path, users=USERS)
         assert processor.poll() == ["small 1.0 loaded"]
-        assert processor.ready
+        assert processor.host.ready
 
 
 def test_a_processor_is_ready_when_every_model_that_was_named_is(root, open_processor):
     processor = open_processor(models=["small", "later"])
-    assert not processor.ready
+    assert not processor.host.ready
     assert processor.process(request([1])).generation == Generation(1, 0)
     write_package(root, users=USERS, model="later")
     processor.poll()
-    assert processor.ready
+    assert processor.host.ready
 
 
 def test_a_model_that_is_added_later_and_broken_leaves_the_processor_ready(root, open_processor):
     processor = open_processor()
     damage(write_package(root, users=USERS, model="later"))
     processor.poll()
-    assert processor.ready
+    assert processor.host.ready
 
 
 def test_a_version_that_is_told_of_is_listed_by_its_state_until_it_is_there(root, open_processor):
     processor = open_processor()
-    processor.tell("small", VersionStatus(7, "LOADING"))
-    processor.tell("new", VersionStatus(1, "END", "source: variables are missing"))
+    processor.host.tell("small", VersionStatus(7, "LOADING"))
+    processor.host.tell("new", VersionStatus(1, "END", "source: variables are missing"))
 
-    assert processor.status("small")[0] == VersionStatus(7, "LOADING")
-    assert processor.status("new") == [VersionStatus(1, "END", "source: variables are missing")]
-    assert processor.ready
+    assert processor.host.status("small")[0] == VersionStatus(7, "LOADING")
+    assert processor.host.status("new") == [VersionStatus(1, "END", "source: variables are missing")]
+    assert processor.host.ready
     with pytest.raises(NotReady):
         processor.process(PredictRequest("new", {}))
 
-    processor.tell("small", VersionStatus(1, "LOADING"))
-    assert processor.status("small")[-1] == VersionStatus(1, "AVAILABLE")
+    processor.host.tell("small", VersionStatus(1, "LOADING"))
+    assert processor.host.status("small")[-1] == VersionStatus(1, "AVAILABLE")
     write_package(root, version=1, model="new")
     assert processor.poll() == ["new 1.0 loaded"]
-    assert processor.status("new") == [VersionStatus(1, "AVAILABLE")]
+    assert processor.host.status("new") == [VersionStatus(1, "AVAILABLE")]
 
 
 def test_one_model_whose_files_cannot_be_looked_at_ends_the_look_at_no_other(root, open_processor, monkeypatch, caplog):
@@ -280,21 +280,21 @@ def test_one_model_whose_files_cannot_be_looked_at_ends_the_look_at_no_other(roo
     table = root / "small" / "1" / "tables" / "user.safetensors"
     with unleased(table):
         processor = open_processor()
-    monkeypatch.setattr(processor.catalogue["a-stuck"], "examine", lambda effort: 1 / 0)
+    monkeypatch.setattr(processor.host.catalogue["a-stuck"], "examine", lambda effort: 1 / 0)
     os.truncate(table, 100)
-    (line,) = processor.examine()
+    (line,) = processor.host.examine()
     assert line.startswith("small version 1 is served no more: tables/user.safetensors: was cut short")
     assert "the files of a-stuck could not be looked at" in caplog.text
     with pytest.raises(NotReady, match="was cut short while it is served"):
         processor.process(request([1]))
     processor.poll()
-    assert processor.ready, "one that cannot be read keeps nobody waiting"
+    assert processor.host.ready, "one that cannot be read keeps nobody waiting"
 
 
 def test_a_model_that_loads_delays_neither_deltas_of_others_nor_what_is_told_of_it(root, open_processor, monkeypatch):
     write_package(root, users=USERS, model="other")
     processor = open_processor()
-    other = processor.catalogue["other"]
+    other = processor.host.catalogue["other"]
     loading, gate, load = threading.Event(), threading.Event(), other._load
 
     def held(files):
@@ -309,14 +309,14 @@ def test_a_model_that_loads_delays_neither_deltas_of_others_nor_what_is_told_of_
     for step in (1, 2):
         publish(root, step, [1], tag=step)
         events += processor.poll(TIMEOUT_S)
-    processor.tell("other", VersionStatus(3, "LOADING"))
+    processor.host.tell("other", VersionStatus(3, "LOADING"))
     assert events == ["small 1.1 served", "small 1.2 served"]
-    assert [(s.version, s.state) for s in processor.status("other")] == [
+    assert [(s.version, s.state) for s in processor.host.status("other")] == [
         (3, "LOADING"),
         (2, "LOADING"),
         (1, "AVAILABLE"),
     ]
-    assert processor.ready
+    assert processor.host.ready
     gate.set()
     until(lambda: "other 2.0 loaded" in events, lambda: events.extend(processor.poll(TIMEOUT_S)))
     assert events[2:] == ["other 2.0 loaded", "other version 1 unloaded"]
@@ -328,18 +328,18 @@ def test_what_goes_wrong_with_one_model_keeps_nobody_from_looking_at_the_others(
 ):
     write_package(root, model="able", users=USERS)
     processor = open_processor()
-    sketch = processor.sketch
+    sketch = processor.host.sketch
 
     def broken(version):
         if version.manifest.model == "able":
             raise RuntimeError("out of order")
         return sketch(version)
 
-    monkeypatch.setattr(processor, "sketch", broken)
-    processor.look()
+    monkeypatch.setattr(processor.host, "sketch", broken)
+    processor.host.look()
     processor.process(request([1]))
-    processor.look()
-    assert processor.trend("small", 1).scores[0].count == 1
+    processor.host.look()
+    assert processor.host.trend("small", 1).scores[0].count == 1
     assert "what has been counted of model able could not be looked at" in caplog.text
 
 
@@ -356,7 +356,7 @@ def test_what_goes_wrong_with_one_models_tables_keeps_nobody_from_tending_the_ot
         return True
 
     monkeypatch.setattr(ServedVersion, "maintain", maintain)
-    assert processor._maintain()
+    assert processor.host._maintain()
     assert "tables of able could not be tended" in caplog.text
 
 
@@ -365,13 +365,13 @@ def test_looking_outlives_a_rollback_that_nothing_in_memory_reaches(root, open_p
         publish(root, step, [step], tag=step, dense_seed=step)
     processor = open_processor(undo_depth=1)
     processor.batch_process([request([n], seed=n) for n in range(10)])
-    processor.look()
+    processor.host.look()
     processor.rollback("small", Generation(1, 1))
     processor.batch_process([request([1, 2, 3]) for _ in range(20)])
-    processor.look()
+    processor.host.look()
     processor.process(request([1]))
-    processor.look()
-    scores_since = processor.trend("small", 1).scores[0]
+    processor.host.look()
+    scores_since = processor.host.trend("small", 1).scores[0]
     assert scores_since.count == 1, "more than before the rollback, and yet counted anew"
     assert (scores_since.bins >= 0).all()
 
@@ -398,11 +398,11 @@ def test_the_judge_of_a_version_that_is_no_canary_any_more_goes(root, open_proce
     write_package(root, 2, users=USERS)
     policy = {"labels": {"stable": 1, "canary": 2}, "split": {"stable": 1, "canary": 1}}
     processor = open_processor(clock=FakeClock(), policies={"small": ModelPolicy.parse(policy, "model.small")})
-    processor.look()
-    assert set(processor._canary_judges) == {("small", 2)}
-    processor.set_policy("small", {"split": {"stable": 1}})
-    processor.look()
-    assert not processor._canary_judges
+    processor.host.look()
+    assert set(processor.host._canary_judges) == {("small", 2)}
+    processor.host.set_policy("small", {"split": {"stable": 1}})
+    processor.host.look()
+    assert not processor.host._canary_judges
 
 
 def test_a_start_without_its_store_is_not_ready_until_that_has_said_what_there_is(tmp_path, monkeypatch):
@@ -414,13 +414,13 @@ def test_a_start_without_its_store_is_not_ready_until_that_has_said_what_there_i
     monkeypatch.setattr(repository.mirror, "follow", lambda: setattr(repository.mirror, "following", True))
     bucket.down = True
     with Processor.initialize(ProcessorConfig("s3://bucket/prod")) as processor:
-        assert not processor.ready
+        assert not processor.host.ready
         with pytest.raises(NotReady):
             processor.poll()
-        assert not processor.ready
+        assert not processor.host.ready
         bucket.down = False
         repository.mirror.list_all()
-        until(lambda: processor.poll() or processor.ready)
-        until(lambda: processor.ready, processor.poll)
-        assert processor.pending_models == []
+        until(lambda: processor.poll() or processor.host.ready)
+        until(lambda: processor.host.ready, processor.poll)
+        assert processor.host.pending_models == []
         assert processor.process(request([0])).generation == Generation(1, 0)

@@ -406,12 +406,9 @@ def test_watching_lists_no_folder_however_many_deltas_are_recorded(root, monkeyp
     model.poll()
     listed = []
     monkeypatch.setattr(
-        "freshet_serving.processor.repository.log.unrecorded_delta.unrecorded_deltas",
-        lambda folder: listed.append(1) or [],
+        "freshet_serving.processor.repository.log.scrub.unrecorded_deltas", lambda folder: listed.append(1) or []
     )
-    monkeypatch.setattr(
-        "freshet_serving.processor.repository.log.unrecorded_delta.FolderWatch.changed", lambda self: False
-    )
+    monkeypatch.setattr("freshet_serving.processor.repository.log.scrub.FolderWatch.changed", lambda self: False)
     assert looked(model, 50) == []
     assert listed == []
 

@@ -85,7 +85,7 @@ def processor(request, package):
 
 def always(processor, way=True):
     """Sends every request that can be divided one way."""
-    processor.replica("m").user_split.worth_splitting = lambda rows: way
+    processor.predictor.replica("m").once.worth_splitting = lambda rows: way
 
 
 def inputs(candidates, seed=0):
@@ -122,7 +122,7 @@ def score(processor, *requests):
 
 def divided(processor):
     """Requests that were computed in parts."""
-    return sum(stats.work.user_once for stats in processor.group_stats().values())
+    return sum(stats.work.user_once for stats in processor.host.group_stats().values())
 
 
 @pytest.mark.parametrize("candidates", [1, 2, 63, 64, 65, 128, 200])
@@ -203,7 +203,7 @@ def test_a_users_ids_are_looked_up_once_a_request(processor):
         return (counts() - before)[:, 0].tolist()
 
     def counts():
-        return processor._groups.counts(processor.replica("m")).copy()
+        return processor.predictor.groups.counts(processor.predictor.replica("m")).copy()
 
     request = inputs(30, seed=3)
     each = len(request["history"].values)
@@ -218,13 +218,13 @@ def test_a_large_request_in_pieces_looks_up_its_users_ids_once_by_either_way(pro
     request = inputs(700, seed=3)
     each = len(request["history"].values)
     (wanted,) = score(processor, repeated(request))
-    before = processor._groups.counts(processor.replica("m")).copy()
+    before = processor.predictor.groups.counts(processor.predictor.replica("m")).copy()
 
     (got,) = score(processor, request)
 
-    items, users = (processor._groups.counts(processor.replica("m")) - before)[:, 0].tolist()
+    items, users = (processor.predictor.groups.counts(processor.predictor.replica("m")) - before)[:, 0].tolist()
     # Two sessions may begin at the same moment.
-    assert users in range(1, 1 + sum(group.sessions for group in processor.group_stats().values()))
+    assert users in range(1, 1 + sum(group.sessions for group in processor.host.group_stats().values()))
     assert items == 700 + users * each
     assert divided(processor) == way * users
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
@@ -238,12 +238,12 @@ def test_a_user_of_many_ids_is_looked_up_in_parts_with_the_same_scores_to_the_bi
     (wanted,) = score(processor, request)
     monkeypatch.setattr(group_module, "LIGHT_IDS", 0)
     # Ten ids take as long as a turn.
-    processor.replica("m").costs.id_s = TURN_S / 10
-    before = processor.group_stats()["default"].work
+    processor.predictor.replica("m").costs.id_s = TURN_S / 10
+    before = processor.host.group_stats()["default"].work
 
     (got,) = score(processor, request)
 
-    work = processor.group_stats()["default"].work
+    work = processor.host.group_stats()["default"].work
     # Five parts of the history, one of all else, and the rows.
     assert work.batches - before.batches == 7
     assert (work.requests - before.requests, work.rows - before.rows) == (1, candidates)

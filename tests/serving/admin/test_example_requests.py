@@ -22,7 +22,7 @@ from tests.support.packages import make_inputs, write_package
 
 @pytest.fixture
 def version(processor):  # noqa: F811
-    return processor.catalogue["small"].pick(1)
+    return processor.host.catalogue["small"].pick(1)
 
 
 def body(told):
@@ -35,7 +35,7 @@ def test_what_is_made_up_is_a_request_whose_ids_have_rows(version, processor):  
     told = ExampleRequests().signature(version)
     inputs, _ = decode(body(told), {}, version.manifest, DEFAULTS)
     processor.process(PredictRequest("small", inputs, version=1))
-    assert processor.lookups(version)[0].tolist() == [3, 0]
+    assert processor.host.lookups(version)[0].tolist() == [3, 0]
 
 
 def test_request_that_was_asked_lately_comes_before_one_that_is_made_up(version, processor):  # noqa: F811

@@ -25,7 +25,7 @@ class Asking:
 
     def __init__(self, processor, **settings):
         lifecycle = Lifecycle()
-        lifecycle.open(processor)
+        lifecycle.open(processor.host)
         self.app = create_admin(lifecycle, Metrics(lifecycle), explain=ExplainSettings(**settings))
 
     def __call__(self, path=ROUTE, **request):
@@ -139,7 +139,7 @@ def test_a_recorded_request_is_explained_by_its_id(tmp_path, processor):
     from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
 
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.intercept(recorder)
+    processor.predictor.intercept(recorder)
     inputs = make_inputs([3, 4], tags=[["zz"], ["a"]])
     answered = processor.process(PredictRequest("small", inputs, request_id="r1")).outputs["score"]
     publish(tmp_path / "repository", 3, users=[3])

@@ -17,7 +17,7 @@ class Real(Client):
     def __init__(self, processor, **options):
         super().__init__()
         self.lifecycle = Lifecycle()
-        self.lifecycle.open(processor)
+        self.lifecycle.open(processor.host)
         self.app = create_admin(self.lifecycle, Metrics(self.lifecycle), **options)
 
 

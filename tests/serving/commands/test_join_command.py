@@ -12,7 +12,7 @@ from freshet_serving.models.config.train_config import load_config, parse_config
 from freshet_serving.models.joining.join_run import ScoreSums
 from freshet_serving.models.joining.joined_folder import LABEL, WEIGHT
 from freshet_serving.processor.errors import FreshetError, NotReady
-from freshet_serving.processor.package.recording_columns import TIME
+from freshet_serving.processor.repository.warmup import TIME
 from freshet_serving.serving.commands.cli import app
 from freshet_serving.serving.commands.join_command import CalibrationReporter
 

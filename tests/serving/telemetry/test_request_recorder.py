@@ -42,7 +42,7 @@ def processor(tmp_path):
 def recorder(tmp_path, processor):
     """Records everything; closed at the end if the test has not done it."""
     made = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.intercept(made)
+    processor.predictor.intercept(made)
     yield made
     made.close()
 
@@ -117,7 +117,7 @@ def test_a_long_list_for_many_rows_takes_its_own_size(tmp_path, processor, recor
 
 def test_a_request_that_would_take_more_than_the_queue_is_dropped_and_counted(tmp_path, processor, monkeypatch):
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.intercept(recorder)
+    processor.predictor.intercept(recorder)
     inputs = make_inputs([n % 20 for n in range(1000)])
     inputs["floats"] = inputs["floats"][:1]
     # Its rows take more than its inputs: a cell in every column, and its id.
@@ -131,7 +131,7 @@ def test_a_request_that_would_take_more_than_the_queue_is_dropped_and_counted(tm
 def test_a_row_group_is_written_by_its_bytes_and_has_whole_requests(tmp_path, processor, monkeypatch):
     monkeypatch.setattr(recording, "GROUP_NBYTES", 1)
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.intercept(recorder)
+    processor.predictor.intercept(recorder)
     for n in range(3):
         processor.process(request(n))
     finish(processor, recorder)
@@ -207,7 +207,7 @@ def test_it_is_a_payload_for_the_load_generators(tmp_path, processor, recorder):
 
 def test_a_sample_is_an_even_share(tmp_path, processor):
     recorder = RequestRecorder(str(tmp_path / "recordings"), 0.25, 1 << 30, "w0")
-    processor.intercept(recorder)
+    processor.predictor.intercept(recorder)
     processor.batch_process([request(n % 20) for n in range(40)])
     finish(processor, recorder)
     assert recorder.requests == 10
@@ -224,7 +224,7 @@ def test_a_full_queue_drops_and_counts_and_never_waits(tmp_path, processor, monk
 
     monkeypatch.setattr(RequestRecorder, "_write", held)
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.intercept(recorder)
+    processor.predictor.intercept(recorder)
     processor.batch_process([request(n) for n in range(10)])
     gate.set()
     finish(processor, recorder)
@@ -237,7 +237,7 @@ def test_files_rotate_and_the_oldest_make_room(tmp_path, processor, monkeypatch)
     folder.mkdir()
     (folder / "small-w1-1-1.parquet").write_bytes(b"another process's")
     recorder = RequestRecorder(str(folder), 1.0, 12_000, "w0")
-    processor.intercept(recorder)
+    processor.predictor.intercept(recorder)
     for n in range(20):
         processor.process(request(n % 19))
         until(lambda n=n: recorder.requests > n)
@@ -254,7 +254,7 @@ def test_files_rotate_and_the_oldest_make_room(tmp_path, processor, monkeypatch)
 
 def test_a_disk_that_cannot_be_written_costs_records_and_no_request(tmp_path, processor, monkeypatch, caplog):
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.intercept(recorder)
+    processor.predictor.intercept(recorder)
 
     def refuse(*_, **__):
         raise OSError(28, "No space left on device")
@@ -284,7 +284,7 @@ def test_what_has_been_written_makes_room_in_the_queue(tmp_path, processor, monk
     one = RecordedColumns(manifest()).held_nbytes(make_inputs([1, 2]), 2, 64)
     monkeypatch.setattr(recording, "MAX_QUEUED_NBYTES", 2 * one)
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.intercept(recorder)
+    processor.predictor.intercept(recorder)
     for n in range(20):
         processor.process(PredictRequest("small", make_inputs([1, 2], seed=n)))
         until(lambda n=n: recorder.requests > n)

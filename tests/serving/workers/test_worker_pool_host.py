@@ -56,7 +56,7 @@ def hosts(root, monkeypatch):
 
 
 def version_of(host):
-    return host._model("small").pick()
+    return host.model("small").pick()
 
 
 def delta(tmp_path, step, **changes):
@@ -224,7 +224,7 @@ def test_a_version_is_closed_in_workers_after_no_route_names_it(hosts, root):
     host.load_all()
     first = version_of(host).replicas.key
     write_package(root, version=2, users=USERS)
-    host._model("small")._folder = type(host._model("small")._folder)(root / "small")
+    host.model("small")._folder = type(host.model("small")._folder)(root / "small")
     host.poll()
     second = version_of(host).replicas.key
     for worker in workers:

@@ -61,7 +61,7 @@ def test_a_pushed_version_is_served_with_deltas_and_rollback_on_top(root, reader
     assert calls == [("user", 250, 250), ("tag", 1, 1)]
     with processor(root, server.url) as engine:
         assert_scores(engine, PROBE)
-        version = engine._models["small"].pick()
+        version = engine.host.catalogue["small"].pick()
         version.apply(make_delta(1, [0, 2000], [7]))
         changed = {u: 0 for u in USERS if u != 7} | {0: 1, 2000: 1}
         assert_scores(engine, PROBE, changed)
@@ -220,9 +220,9 @@ def test_a_cluster_without_one_of_its_nodes_still_serves_the_others_rows(root, r
 
         def whole():
             clock.advance(PAUSE_S)
-            lost = engine._models["small"].pick().replicas.remote.statistics().lost
+            lost = engine.host.catalogue["small"].pick().replicas.remote.statistics().lost
             engine.process(PredictRequest("small", make_inputs(users)))
-            return engine._models["small"].pick().replicas.remote.statistics().lost == lost
+            return engine.host.catalogue["small"].pick().replicas.remote.statistics().lost == lost
 
         until(whole)
         assert_scores(engine, users)

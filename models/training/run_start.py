@@ -1,0 +1,117 @@
+"""Where a training run starts, by what is there already: its checkpoint, a version without one, or nothing.
+
+Looking changes nothing. What was found says all that a trainer is made of: the whole configuration, the scaling of
+float features and the seeds of tables of strings; what is done with the weights is models.training.loop's.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from freshet_serving.models.config.train_config import StartOptions, TrainConfig
+from freshet_serving.models.data.source import Source
+from freshet_serving.models.streams.open_rows import trainer_folder
+from freshet_serving.models.training.checkpoint import Checkpoints, RunState
+from freshet_serving.models.training.defaults import kept
+from freshet_serving.models.training.fingerprint import fingerprint, settings
+from freshet_serving.models.training.resolved_config import hash_seeds_of, resume_config, scaling_of, start_config
+from freshet_serving.models.training.spec import HashSeeds, Scaling
+from freshet_serving.processor.repository import VersionContents, is_address
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """What was found. config: filled in."""
+
+    config: TrainConfig
+    scaling: Scaling
+    hash_seeds: HashSeeds
+
+    def state(self) -> RunState:
+        """Of a run that has read nothing."""
+        config = self.config
+        return RunState(
+            fingerprint(config),
+            self.scaling,
+            settings=settings(config),
+            train=kept(config.train),
+            hash_seeds=self.hash_seeds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FreshStart(RunStart):
+    """Nothing that is wanted: new weights, and rows from the first on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedStart(RunStart):
+    """A checkpoint: its weights, and rows from where it stands. config: filled in as the checkpoint has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuedStart(RunStart):
+    """A version without a checkpoint: its weights, and rows from the first on. old: what the version holds. config:
+    filled in as the version has it."""
+
+    old: VersionContents
+
+
+def find_start(
+    config: TrainConfig,
+    source: Source,
+    beginning: StartOptions,
+    checkpoints: Checkpoints,
+    newest: Callable[[], VersionContents | None],
+    rows: int | None,
+    note: Callable[[str], None],
+) -> RunStart:
+    """Find what a run goes on from.
+
+    Args:
+        config: As it was read.
+        source: The rows; some are read where something is chosen by them.
+        beginning: What the command asked for.
+        checkpoints: The run's.
+        newest: Gives what the newest version of the repository holds; None where there is none.
+        rows: Of the full version; None where they have no end.
+        note: Is told what was chosen by the rows.
+
+    Returns:
+        A FreshStart, a ResumedStart or a ContinuedStart.
+
+    Raises:
+        BadInput: The configuration cannot continue what is there; one line names what has changed.
+    """
+    old = None
+    if not beginning.from_scratch:
+        if (saved := checkpoints.newest()) is not None:
+            whole = resume_config(config, saved, rows, _shown(checkpoints.folder, config))
+            return ResumedStart(whole, saved.scaling, saved.hash_seeds)
+        old = newest() if beginning.new_version else None
+    version = old.base.manifest if old is not None else None
+    whole = start_config(config, source, version, rows, note)
+    scaling, hash_seeds = scaling_of(whole, source, version), hash_seeds_of(whole, version)
+    if old is not None:
+        return ContinuedStart(whole, scaling, hash_seeds, old)
+    return FreshStart(whole, scaling, hash_seeds)
+
+
+def make_folders(config: TrainConfig) -> Path:
+    """Makes the folders that a run writes to, without what a killed one has left in them; returns the trainer's."""
+    own = trainer_folder(config)
+    own.mkdir(parents=True, exist_ok=True)
+    if not is_address(repository := config.publish.repository):
+        Path(repository).mkdir(parents=True, exist_ok=True)
+        for unfinished in Path(repository, config.model.name).glob(".*.tmp"):
+            shutil.rmtree(unfinished)
+    return own
+
+
+def _shown(folder: Path, config: TrainConfig) -> str:
+    """A folder of checkpoints as a message names it."""
+    own = trainer_folder(config)
+    return folder.relative_to(own).as_posix() if folder.is_relative_to(own) else folder.name

@@ -1,0 +1,69 @@
+import subprocess
+import sys
+
+import pytest
+
+from freshet_serving.processor.backends import opening
+from freshet_serving.processor.backends.opening import builtin, load_backend
+from freshet_serving.processor.errors import BadInput
+
+LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "xla": "jaxlib", "tensorrt": "tensorrt"}
+
+
+@pytest.mark.parametrize("name", builtin())
+def test_a_backend_is_loaded_by_the_name_it_answers_to(name):
+    pytest.importorskip(LIBRARIES[name], reason="the library is not installed")
+    backend = load_backend(name)
+    assert backend.name == name
+    assert backend.library.split()[0] == LIBRARIES[name]
+
+
+@pytest.mark.parametrize("name", builtin())
+def test_a_missing_library_is_one_line_that_says_what_to_install(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, LIBRARIES[name], None)
+    with pytest.raises(
+        BadInput, match=rf"^backend {name}: the library {LIBRARIES[name]} is not installed: .*pip install"
+    ):
+        load_backend(name)
+
+
+def test_an_unknown_backend_is_refused_with_the_known_ones():
+    with pytest.raises(BadInput, match=r"backend: one of .*onnxruntime, openvino.* wanted, got 'abacus'"):
+        load_backend("abacus")
+
+
+class Point:
+    """An entry point."""
+
+    def __init__(self, name, load):
+        self.name, self.load = name, load
+
+
+def test_others_add_backends_as_entry_points(monkeypatch):
+    class Abacus:
+        name, library = "abacus", "beads 1.0"
+
+    monkeypatch.setattr(opening, "entry_points", lambda group: [Point("abacus", lambda: Abacus)])
+    assert load_backend("abacus").library == "beads 1.0"
+
+
+def test_an_added_backend_that_cannot_be_loaded_is_one_clear_line(monkeypatch):
+    def broken():
+        raise ImportError("no such thing")
+
+    monkeypatch.setattr(opening, "entry_points", lambda group: [Point("abacus", broken)])
+    with pytest.raises(BadInput, match="backend abacus: it was added to this installation, but cannot be loaded"):
+        load_backend("abacus")
+
+
+def test_no_backend_library_is_imported_before_it_is_asked_for():
+    code = (
+        "import sys; from freshet_serving.processor.backends.opening import builtin; builtin();"
+        f"sys.exit(bool({set(LIBRARIES.values())} & set(sys.modules)))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_backend_of_the_folder_is_found_and_nothing_else():
+    assert builtin().keys() == LIBRARIES.keys()

@@ -1,0 +1,81 @@
+"""What was trusted is remembered across restarts, only grows, and is forgotten when a person says so."""
+
+import pytest
+
+from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
+from freshet_serving.processor.repository.keyring import MOST_VERSIONS, TrustMemory, default_memory
+
+
+@pytest.fixture
+def memory(tmp_path):
+    return TrustMemory(tmp_path / "memory")
+
+
+def test_the_newest_record_is_remembered_by_the_next_process(memory):
+    memory.note_record("ctr", 3, 17, "ab" * 32)
+    memory.note_record("ctr", 3, 12, "cd" * 32)
+    known = TrustMemory(memory.folder).of("ctr")
+    assert (known.versions[3].number, known.versions[3].record) == (17, "ab" * 32)
+    assert TrustMemory(memory.folder).of("other").versions == {}
+
+
+def test_two_processes_with_one_folder_merge_by_the_larger(memory):
+    other = TrustMemory(memory.folder)
+    memory.note_record("ctr", 3, 17, "ab" * 32)
+    other.note_version("ctr", 4, "root", 0, "m")
+    other.note_record("ctr", 3, 18, "cd" * 32)
+    memory.note_record("ctr", 3, 17, "ab" * 32)
+    known = memory.of("ctr")
+    assert (known.newest, known.versions[3].number, sorted(known.versions)) == (4, 18, [3, 4])
+
+
+def test_an_older_edition_another_manifest_and_an_older_serial_are_refused(memory):
+    memory.check_manifest("ctr", 3, "root", 0, "m0")
+    memory.note_version("ctr", 3, "root", 2, "m2")
+    memory.check_manifest("ctr", 3, "root", 2, "m2")
+    memory.check_manifest("ctr", 3, "root", 3, "m3")
+    for root, edition, digest in (("root", 1, "m1"), ("root", 2, "else"), ("else", 9, "m9")):
+        with pytest.raises(Corrupt, match="`freshet keys accept` forgets that"):
+            memory.check_manifest("ctr", 3, root, edition, digest)
+    memory.note_serial("ctr", "labels.json", 4)
+    memory.check_serial("ctr", "labels.json", 4)
+    with pytest.raises(Corrupt, match=r"labels\.json: serial 4 or newer was trusted here, got 3"):
+        memory.check_serial("ctr", "labels.json", 3)
+
+
+def test_forgetting_is_whole(memory):
+    memory.note_record("ctr", 3, 17, "ab" * 32)
+    assert memory.forget("ctr")
+    assert not memory.forget("ctr")
+    assert memory.of("ctr").versions == {}
+
+
+def test_what_cannot_be_read_or_written_is_not_taken_for_nothing(memory, tmp_path):
+    (memory.folder / "ctr.json").write_bytes(b"{")
+    with pytest.raises(NotReady, match="what is remembered of 'ctr' cannot be read"):
+        memory.of("ctr")
+    with pytest.raises(NotReady):
+        memory.note_record("ctr", 1, 1, "")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(BadInput, match="trust_memory: a folder that can be written wanted"):
+        TrustMemory(tmp_path / "file")
+    for path in memory.folder.iterdir():
+        path.unlink()
+    memory.folder.rmdir()
+    with pytest.raises(NotReady, match="cannot be remembered"):
+        memory.note_record("ctr", 1, 1, "")
+
+
+def test_it_stays_small_however_many_versions_come(memory):
+    for version in range(1, MOST_VERSIONS + 3):
+        memory.note_version("ctr", version, "root", 0, "m")
+    assert len(memory.of("ctr").versions) == MOST_VERSIONS
+    assert memory.of("ctr").newest == MOST_VERSIONS + 2
+
+
+def test_every_repository_has_a_place_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    one, other = default_memory("s3://bucket/one"), default_memory("s3://bucket/other")
+    assert one != other
+    assert one.parent == tmp_path / "freshet" / "trust"
+    assert default_memory(str(tmp_path)) == default_memory(f"{tmp_path}/.")

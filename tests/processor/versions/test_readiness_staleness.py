@@ -1,0 +1,262 @@
+"""When what is served is too old: by the clock, for each version, and for whoever has set a bound."""
+
+import logging
+import shutil
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.overview import describe, version_stats
+from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.standby_thread import PeriodicThread
+from freshet_serving.processor.versions.readiness import Staleness, find_stale
+from tests.processor.engines import USERS
+from tests.processor.versions.models import publish
+from tests.support.packages import write_package
+
+STALENESSES = st.lists(
+    st.builds(Staleness, st.sampled_from("ab"), st.integers(1, 3), st.floats(0, allow_nan=False)), max_size=6
+)
+
+
+@given(STALENESSES, st.floats(0.001, 1e6))
+def test_who_is_named_is_beyond_the_bound_and_nobody_is_farther_beyond(found, bound_s):
+    stale = find_stale(found, bound_s)
+    if stale is None:
+        assert all(each.seconds <= bound_s for each in found)
+    else:
+        assert stale.seconds == max(each.seconds for each in found) > bound_s
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def staleness_of(processor):
+    return processor.host.catalogue["small"].staleness_s(1)
+
+
+def test_each_look_that_finds_nothing_newer_makes_it_nothing_and_time_makes_it_grow(open_processor, clock):
+    processor = open_processor(clock)
+    assert staleness_of(processor) == 0.0
+    clock.advance(3.0)
+    assert staleness_of(processor) == 3.0
+    processor.poll()
+    assert staleness_of(processor) == 0.0
+    assert processor.host.catalogue["small"].staleness_s(9) == 0.0
+
+
+def test_what_is_refused_makes_a_version_stale_from_when_on_it_is_behind_until_it_is_undone(
+    root, open_processor, clock
+):
+    processor = open_processor(clock)
+    path = publish(root, 1, [1])
+    path.write_bytes(path.read_bytes()[:-1])
+    for _ in range(3):
+        clock.advance(2.0)
+        processor.poll()
+    assert processor.host.catalogue["small"].chain(1).state == "WAITING"
+    assert staleness_of(processor) == 6.0
+    assert [stats.staleness_s for stats in version_stats(processor.host)] == [6.0]
+    assert describe(processor.host, clock.unix_s())["models"]["small"]["served"]["1"]["staleness_s"] == 6.0
+    path.unlink()
+    processor.poll()
+    assert staleness_of(processor) == 0.0
+
+
+def test_a_version_whose_files_were_replaced_is_stale(root, open_processor, clock):
+    path = publish(root, 1, [1])
+    processor = open_processor(clock)
+    path.write_bytes(b"replaced")
+    for _ in range(8):
+        clock.advance(1.0)
+        processor.poll()
+    assert processor.host.catalogue["small"].chain(1).state == "DIVERGED"
+    assert staleness_of(processor) > 0
+
+
+def test_what_a_person_holds_is_not_stale(root, open_processor, clock):
+    processor = open_processor(clock)
+    model = processor.host.catalogue["small"]
+    model._log_appliers[1].change_log.hold("to look at")
+    publish(root, 1, [1])
+    clock.advance(2.0)
+    processor.poll()
+    assert (model.chain(1).state, staleness_of(processor)) == ("HELD", 0.0)
+
+
+def test_seconds_in_which_a_repository_could_not_be_asked_count(open_processor, clock, monkeypatch):
+    seen_s = [0.0]
+    monkeypatch.setattr(Repository, "seen_s", lambda self: seen_s[0])
+    processor = open_processor(clock)
+    clock.advance(10.0)
+    seen_s[0] = 4.0
+    processor.poll()
+    assert staleness_of(processor) == 4.0
+    assert processor.host.reachable
+    seen_s[0] = 40.0
+    processor.poll()
+    assert staleness_of(processor) == 4.0, "it was known to be current later than that"
+    assert not processor.host.reachable
+
+
+def test_beyond_the_bound_a_server_is_not_ready_and_says_why_and_with_the_next_good_look_it_is(
+    open_processor, clock, caplog
+):
+    processor = open_processor(clock, max_staleness_s=5.0)
+    assert processor.host.ready
+    assert processor.host.stale == ""
+    clock.advance(5.0)
+    assert processor.host.ready
+    clock.advance(2.5)
+    assert not processor.host.ready
+    assert processor.host.answering
+    wanted = "model 'small' version 1: what is served was the newest record 8 s ago, at most 5 s wanted"
+    assert processor.host.stale == wanted
+    with caplog.at_level(logging.INFO, "freshet.host"):
+        processor.host._tell_stale()
+        processor.host._tell_stale()
+        processor.poll()
+        processor.host._tell_stale()
+    assert processor.host.ready
+    assert [r.message for r in caplog.records if "not ready" in r.message] == [f"not ready: {wanted}"]
+    assert [r.message for r in caplog.records if "any more" in r.message] == ["what is served is not too old any more"]
+
+
+def test_without_a_bound_no_age_makes_a_server_unready(open_processor, clock):
+    processor = open_processor(clock)
+    clock.advance(1e6)
+    assert processor.host.ready
+    assert processor.host.stale == ""
+
+
+def test_a_refused_delta_is_a_concern_and_leaves_the_server_ready(root, open_processor, clock):
+    processor = open_processor(clock)
+    assert processor.host.concerns == ()
+    path = publish(root, 1, [1])
+    path.write_bytes(b"not a delta")
+    processor.poll()
+    (line,) = processor.host.concerns
+    assert line.startswith("model 'small' version 1: WAITING: delta 1 refused: ")
+    assert processor.host.ready
+    (stats,) = version_stats(processor.host)
+    assert (stats.chain.obstacle, stats.chain.behind) == ("refused", 1)
+    path.unlink()
+    processor.poll()
+    assert processor.host.concerns == ()
+
+
+def test_a_repository_that_cannot_be_listed_is_a_concern_and_unreadies_nobody(open_processor, clock, monkeypatch):
+    processor = open_processor(clock)
+    monkeypatch.setattr(type(processor.host.repository), "concern", lambda self: "repository: no listing ends")
+    assert processor.host.concerns == ("repository: no listing ends",)
+    assert processor.host.ready
+
+
+def test_a_gap_and_a_damaged_chain_are_concerns_by_their_kinds(root, open_processor, clock):
+    processor = open_processor(clock)
+    publish(root, 3, [1])
+    publish(root, 5, [1]).write_bytes(b"not a delta")
+    processor.poll()
+    # Neither keeps what comes next from being served.
+    assert processor.host.catalogue["small"].chain(1).obstacle == "gap"
+    (root / "small" / "1" / "chain").mkdir()
+    (root / "small" / "1" / "chain" / "0000000001.json").write_bytes(b"{}")
+    processor.poll()
+    assert processor.host.catalogue["small"].chain(1).obstacle == "damaged"
+    assert "DIVERGED: record 1: " in processor.host.concerns[0]
+    assert processor.host.ready
+
+
+def test_a_model_that_came_later_and_a_version_nobody_is_sent_to_keep_nobody_from_being_ready(
+    root, open_processor, clock
+):
+    write_package(root, 2, users=USERS)
+    processor = open_processor(clock, max_staleness_s=5.0)
+    processor.host.load("small", 1)
+    path = publish(root, 1, [1])
+    path.write_bytes(b"not a delta")
+    write_package(root, users=USERS, model="late")
+    for _ in range(4):
+        clock.advance(3.0)
+        processor.poll()
+    assert processor.host.catalogue["small"].staleness_s(1) > 5.0
+    assert processor.host.ready
+    processor.host.catalogue["late"]._log_appliers[1].current_at_s = clock.now_s() - 50.0
+    assert processor.host.ready
+
+
+def test_a_server_has_followed_the_chain_to_its_end_before_it_is_ready(root, open_processor, clock, monkeypatch):
+    """What comes while a version is loaded and warmed is served before the first look ends."""
+    for step in range(1, 4):
+        publish(root, step, [step], tag=step)
+    from freshet_serving.processor.versions.model import ServedModel
+
+    serve = ServedModel._serve
+
+    def late(self, number, version):
+        serve(self, number, version)
+        publish(root, 4, [4], tag=4)
+
+    monkeypatch.setattr(ServedModel, "_serve", late)
+    processor = open_processor(clock, max_staleness_s=5.0)
+    assert str(processor.host.catalogue["small"].pick().generation) == "1.4"
+    assert processor.host.ready
+
+
+@pytest.mark.parametrize("gone", ["", "small/1"], ids=["repository", "version"])
+def test_where_the_folder_has_gone_what_is_served_grows_old(root, open_processor, clock, gone):
+    processor = open_processor(clock)
+    shutil.move(root / gone, root.parent / "elsewhere")
+    clock.advance(4.0)
+    processor.poll()
+    assert staleness_of(processor) == 4.0
+    shutil.move(root.parent / "elsewhere", root / gone)
+    processor.poll()
+    assert staleness_of(processor) == 0.0
+
+
+def test_a_change_that_hangs_for_a_minute_makes_a_server_unready(open_processor, clock, caplog):
+    processor = open_processor(clock)
+    model = processor.host.catalogue["small"]
+    held, go = threading.Event(), threading.Event()
+
+    def hang():
+        with model._lock:
+            model.lock_watch.turn()
+            held.set()
+            go.wait(60)
+
+    holder = threading.Thread(target=hang)
+    holder.start()
+    assert held.wait(10)
+    with caplog.at_level(logging.INFO, "freshet.host"):
+        for advance_s in (0.0, 59.0, 1.0, 30.0):
+            clock.advance(advance_s)
+            processor.host._find_stuck()
+            processor.host._tell_stale()
+            assert processor.host.ready == (not processor.host.stuck)
+        assert model.lock_watch.held_s == 90.0
+        wanted = "model 'small': a change has held up all others for more than 60 s"
+        assert processor.host.stale == wanted
+        go.set()
+        holder.join()
+        processor.host._find_stuck()
+        processor.host._tell_stale()
+    assert processor.host.ready
+    assert model.lock_watch.held_s == 0.0
+    assert [r.message for r in caplog.records] == [f"not ready: {wanted}", "no change is held up any more"]
+
+
+def test_closing_does_not_wait_for_a_change_that_hangs(open_processor, clock):
+    processor = open_processor(clock)
+    slow = PeriodicThread(lambda: threading.Event().wait(60))
+    slow.start()
+    processor.host._periodic_threads.append(slow)
+    processor.host._stuck = "model 'small'"
+    processor.close()
+    assert slow.is_alive()
