@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.memory import return_large_blocks
 from freshet_serving.processor.overview import model_stats
 from freshet_serving.processor.standby_thread import standing_pool
 from freshet_serving.serving.access.credentials import ADMIN_PLACE, DATA_PLACE, AccessControl, CredentialFiles
@@ -273,6 +274,7 @@ class Server:
         if self._shutdown_watchdog is not None:
             self._shutdown_watchdog.start()
         raise_descriptor_limit()
+        return_large_blocks()
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.get_loop().set_default_executor(standing_pool(HELPERS, "freshet-helper"))
             runner.run(self._main())

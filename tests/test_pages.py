@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs.snippets import PAGES, RUN, SHOWN, commands, pattern_of, snippets
+from tests.programs.snippets import PAGES, RUN, SHOWN, commands, shows, snippets
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -55,12 +55,16 @@ def test_from_a_clean_machine_to_scores_of_a_table_it_takes_ten_commands_at_most
     assert len(told) <= 10, told
 
 
-def test_a_line_that_is_shown_stands_for_lines_with_other_numbers():
-    assert pattern_of("AUC 0.7512 over 2000 rows").fullmatch("AUC 0.69 over 2000 rows")
-    assert pattern_of('{"outputs":[[0.3949]]}').fullmatch('{"outputs":[[1.2e-05]]}')
-    assert pattern_of("generation 1.4: ... rows").fullmatch("generation 1.4: 1,024 rows")
-    assert not pattern_of("generation 1.4").fullmatch("generation 1.5")
-    assert not pattern_of("2000 rows").fullmatch("2001 rows")
+def test_a_line_that_is_shown_stands_for_lines_with_other_times_and_the_same_scores():
+    assert shows("p50 1.20 ms of 2000 rows", "p50 0.9 ms of 2000 rows")
+    assert shows("0.512 ms a request", "1.2e-05 ms a request")
+    assert shows("generation 1.4: ... rows", "generation 1.4: 1,024 rows")
+    assert not shows("generation 1.4", "generation 1.5")
+    assert not shows("2000 rows", "2001 rows")
+    assert shows("AUC 0.7512, p99 1.20 ms", "AUC 0.7503, p99 9.15 ms")
+    assert not shows("AUC 0.7512", "AUC 0.7493")
+    assert shows('{"outputs":[[0.3949],[0.00012]]}', '{"outputs":[[0.394912],[1.2e-05]]}')
+    assert not shows('{"outputs":[[0.3949],[0.4633]]}', '{"outputs":[[0.3949],[0.4733]]}')
 
 
 def test_every_page_of_the_tutorials_is_listed():

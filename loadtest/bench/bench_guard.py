@@ -143,7 +143,10 @@ def page(document: Any) -> str:
                     _spelled(ratio(with_, without)),
                 ]
             )
-        lines += ["## Costs", "", table(["what", "with the guard", "without", "ratio"], rows), ""]
+        lines += ["## Costs", ""]
+        if "origin" in cost:
+            lines += [f"{cost['origin']['date']}, `{cost['origin']['command']}`.", ""]
+        lines += [table(["what", "with the guard", "without", "ratio"], rows), ""]
     return "\n".join(lines)
 
 
@@ -187,6 +190,7 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="streams whose names hold this, the others stay as they were; no costs"
     )
+    parser.add_argument("--costs", action="store_true", help="costs alone, the streams stay as they were")
     parser.add_argument("--keep", type=Path, help="folder where trained streams stay, to be tried again")
     parser.add_argument("--before", type=Path, help="a guard.json of a former guard, to compare with")
     parser.add_argument("--rounds", type=int, default=100, help="of deltas whose cost is measured")
@@ -195,9 +199,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     console, kept = Console(stderr=True, highlight=False, soft_wrap=True), arguments.out / "guard.json"
-    document: dict[str, Any] = {"machine": machine(), "origin": origin("-C loadtest guard", "ARGS", sys.argv[1:])}
+    here = {"machine": machine(), "origin": origin("-C loadtest guard", "ARGS", sys.argv[1:])}
     last = json.loads(kept.read_bytes()) if kept.exists() else {}
-    document["streams"] = last["streams"] if arguments.only and last else {}
+    document: dict[str, Any] = {key: last.get(key, here[key]) if arguments.costs else here[key] for key in here}
+    document["streams"] = last["streams"] if (arguments.only or arguments.costs) and last else {}
     document["before"] = last.get("before", {})
     if arguments.only and "costs" in last:
         document["costs"] = last["costs"]
@@ -207,7 +212,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as work:
         for n, stream in enumerate(STREAMS):
-            if arguments.only not in stream.name:
+            if arguments.costs or arguments.only not in stream.name:
                 continue
             if stream.data and not (arguments.data / stream.data).exists():
                 console.print(f"{stream.name}: not at --data")
@@ -219,8 +224,8 @@ def main() -> None:
             kept.write_text(json.dumps(document, indent=1) + "\n")
             if not arguments.keep:
                 shutil.rmtree(folder)
-        if not arguments.quick and not arguments.only:
-            document["costs"] = costs(Path(work) / "bench", arguments.rounds, arguments.rows, console.print)
+        if arguments.costs or not (arguments.quick or arguments.only):
+            document["costs"] = here | costs(Path(work) / "bench", arguments.rounds, arguments.rows, console.print)
     kept.write_text(json.dumps(document, indent=1) + "\n")
     (arguments.out / "guard.md").write_text(page(document))
     print(page(document))

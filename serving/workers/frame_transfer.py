@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.backends import executable_files
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.errors import Corrupt, FreshetError
+from freshet_serving.processor.errors import Corrupt, FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import ArrayHandle, advise, share
 from freshet_serving.processor.package import Manifest, crc32
@@ -69,7 +69,7 @@ class FrameSender:
 
     def __init__(self, package: VersionReader, control: ControlWords) -> None:
         """Reads the files that a replica is made from. One that is damaged is left out: it is the worker's replica that
-        says what replaces it, or that nothing does."""
+        says what replaces it, or that nothing does. Raises NotReady where one cannot be read for now."""
         names, contents = [], []
         wanted = sorted(executable_files(package.manifest))
         wanted += [package.manifest.stage.file] if package.manifest.stage else []
@@ -77,6 +77,9 @@ class FrameSender:
         for name in wanted:
             try:
                 contents.append(np.frombuffer(package.file(name), np.uint8))
+            except NotReady:
+                # Left out, it would look damaged to the worker, and a damaged version is not tried again.
+                raise
             except FreshetError as error:
                 log.warning("%s version %d: %s", package.manifest.model, package.manifest.version, error)
             else:

@@ -39,6 +39,7 @@ from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.cores import ResourceLimits
 from freshet_serving.processor.errors import FreshetError, NotReady, shortage
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
+from freshet_serving.processor.memory import return_large_blocks
 from freshet_serving.processor.sessions.group import GroupOptions
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.placement import Groups
@@ -478,6 +479,7 @@ def main(fd: int) -> int:
     enable_faulthandler()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_descriptor_limit()
+    return_large_blocks()
     with ArrayUnpacker(fds) as unpacker:
         worker = Worker(channel, settings, unpacker)
     with asyncio.Runner(loop_factory=new_loop) as runner:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.repository.log.chain_record import record_name
+from tests.faults import siege
 from tests.faults.__main__ import campaign
 from tests.faults.field import SETUPS, Field
 from tests.faults.injections import INJECTIONS
@@ -109,6 +110,20 @@ def test_every_fault_has_a_line_in_the_report():
     assert "| wrong or mixed replies | 2 |" in text
     assert "| a full disk | 3 |" in text
     assert "- default: wrong: the scores" in text
+
+
+def test_a_siege_that_is_cut_off_leaves_the_setups_that_it_has_measured(tmp_path, monkeypatch):
+    def measured(names, rounds):
+        yield "default, 1 attacker", ([], 0, 0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(siege, "measured", measured)
+    monkeypatch.setattr("sys.argv", ["siege", "--out", str(tmp_path)])
+
+    with pytest.raises(KeyboardInterrupt):
+        siege.main()
+
+    assert "## default, 1 attacker: 0 workers lost" in (tmp_path / "siege.md").read_text()
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import subprocess
 import sys
 
 import numpy as np
@@ -11,10 +12,34 @@ from freshet_serving.processor.memory import ScratchFile, advise, attach, gather
 from freshet_serving.processor.package.tensors import map_file
 from tests.support.descriptors import open_fds, settled_fds
 
+ALLOCATING = """
+import numpy as np
+from freshet_serving.processor.memory import return_large_blocks
+from tests.processor.test_memory import resident_nbytes
+return_large_blocks()
+before = resident_nbytes()
+# Blocks of other sizes: each that is freed would raise the C library's bound.
+for mib in (30, 24, 20):
+    kept = []
+    for _ in range(2):
+        kept.append(np.ones(mib << 20, np.uint8))
+    del kept
+print(resident_nbytes() - before)
+"""
+
 
 def resident_nbytes():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_large_blocks_that_are_freed_are_the_systems_again():
+    environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", ALLOCATING], env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 8 << 20
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 4096, 4097, 1 << 20])

@@ -7,7 +7,8 @@ examples, with Freshet's ports replaced by free ones:
     ```python                   run as a program of its own
     ```toml title="train.toml"  written to that file, as any block with a title is; TOML without one is only parsed
     ```text                     what the block before it printed: these lines, in this order, among others. `...` is
-                                anything, and a number with two digits behind its point is any number
+                                anything. A number with four digits behind its point or more is that number to
+                                TOLERANCE (a score: the page sets train.seed), one with two or three is any number
 
 `<!-- not run: why -->` before a block leaves it out, `<!-- needs: program -->` where that program is not installed.
 This list says how many are left out, and why.
@@ -44,7 +45,8 @@ PORTS = {"FRESHET_HTTP_PORT": "8501", "FRESHET_GRPC_PORT": "8500", "FRESHET_ADMI
 OTHER_PORTS = ("6379", "8600", "8601", "8602", "9000", "9108")
 MARK = "@@ snippet"
 TIMEOUT_S = 600.0
-NUMBER = re.compile(r"\d+\\\.\d{2,}(?:e\\?-\d+)?")
+TOLERANCE = 1e-3
+NUMBER = re.compile(r"\d+\\\.(\d{2,})(?:e\\?-\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +173,26 @@ def _compare(page: Path, blocks: Sequence[Snippet], outputs: dict[int, str]) -> 
             continue
         lines = iter(outputs[before].splitlines())
         for wanted in filter(None, map(str.strip, block.text.splitlines())):
-            pattern = pattern_of(wanted)
-            assert any(pattern.fullmatch(line.strip()) for line in lines), (
+            assert any(shows(wanted, line.strip()) for line in lines), (
                 f"{page.name}:{block.line} shows {wanted!r}, printed was\n{outputs[before]}"
             )
 
 
-def pattern_of(line: str) -> re.Pattern[str]:
-    """What a line that a page shows may look like when it is printed."""
-    pattern = re.escape(line).replace(r"\.\.\.", ".*")
-    return re.compile(NUMBER.sub(r"\\d+(?:\\.\\d+)?(?:e-?\\d+)?", pattern))
+def shows(wanted: str, printed: str) -> bool:
+    """Return whether a line that a page shows stands for the line that was printed."""
+    figures: list[float] = []
+
+    def pattern_of(number: re.Match[str]) -> str:
+        if len(number[1]) < 4:
+            return r"\d+(?:\.\d+)?(?:e-?\d+)?"
+        figures.append(float(number[0].replace("\\", "")))
+        return r"(\d+(?:\.\d+)?(?:e-?\d+)?)"
+
+    pattern = NUMBER.sub(pattern_of, re.escape(wanted).replace(r"\.\.\.", ".*"))
+    found = re.fullmatch(pattern, printed)
+    return found is not None and all(
+        abs(float(got) - figure) <= TOLERANCE for got, figure in zip(found.groups(), figures, strict=True)
+    )
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.models.publishing.torch_trainer import MODEL, write
+from tests.models.publishing.torches import WHY, torch_python
 from tests.release.newcomer import ROOT
 from tests.release.state import git
 
@@ -20,6 +22,36 @@ CORE = (
     "tests/models/embedding",
     "tests/models/publishing",
 )
+
+OWN_NETWORK = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.user = torch.nn.Embedding(40, 4, sparse=True)
+        self.tag = torch.nn.EmbeddingBag(30, 4, mode="sum", sparse=True)
+        self.fc = torch.nn.Linear(8, 1)
+
+    def forward(self, users, tags):
+        return self.fc(torch.cat([self.user(users), self.tag(tags)], 1))[:, 0]
+"""
+TRAINING_SCRIPT = """
+import sys
+import torch
+from models.network import Net
+from freshet_serving import Publisher
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), 0.5)
+hook = Publisher(sys.argv[1], "torched").torch(net, optimizer, every_batches=1)
+for batch in range(3):
+    optimizer.zero_grad()
+    scores = net(torch.arange(8), torch.arange(24).reshape(8, 3))
+    torch.nn.functional.binary_cross_entropy_with_logits(scores, torch.ones(8)).backward()
+    optimizer.step()
+hook.close()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +109,25 @@ def test_core_tests_pass_from_the_wheel_beside_packages_of_the_same_names(site, 
 
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
+
+
+def test_a_pytorch_script_beside_its_own_models_package_publishes_deltas(site, tmp_path):
+    if torch_python() is None:
+        pytest.skip(WHY)
+    write(tmp_path / "repository")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").touch()
+    (tmp_path / "models" / "network.py").write_text(OWN_NETWORK)
+    (tmp_path / "train.py").write_text(TRAINING_SCRIPT)
+
+    done = subprocess.run(
+        [torch_python(), "train.py", "repository"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(list((tmp_path / "repository" / MODEL / "1" / "deltas").glob("*.safetensors"))) >= 2

@@ -1,10 +1,13 @@
 """The page of the guard's trial."""
 
+import json
+
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.processor.watching.delta_guard import OFF, ON
+from loadtest.bench import bench_guard
 from loadtest.bench.bench_guard import page
 
 pytestmark = pytest.mark.tensorflow
@@ -52,3 +55,22 @@ def test_the_page_tells_of_good_streams_poison_and_costs_with_the_guard_before()
     assert "| s | new |  | rolled back in 2 s | +300%, 0.10 | why |" in text
     assert "Neither held nor rolled back: 1 of 4." in text
     assert "| its processor time, ms | 8.00 | 4.00 | 2.00 (2.00 to 2.00) |" in text
+
+
+def test_costs_alone_leave_the_streams_as_they_were(tmp_path, monkeypatch):
+    last = {"machine": {"cores": 4, "cpu": "x"}, "origin": {"date": "2026-01-01", "command": "make bench-guard"}}
+    last |= {"streams": {}, "before": {}}
+    (tmp_path / "guard.json").write_text(json.dumps(last))
+    measured = {"delta_ms": {ON: [2.0], OFF: [1.0]}, "delta_cpu_ms": {ON: [2.0], OFF: [1.0]}}
+    measured["request_cpu_us"] = {"looked at": [3.0], "not": [2.0]}
+    monkeypatch.setattr(bench_guard, "costs", lambda *_: measured)
+    monkeypatch.setattr(bench_guard, "train_stream", None)
+    monkeypatch.setattr("sys.argv", ["bench-guard", "--costs", "--out", str(tmp_path)])
+
+    bench_guard.main()
+
+    document = json.loads((tmp_path / "guard.json").read_text())
+    assert {key: document[key] for key in last} == last
+    text = (tmp_path / "guard.md").read_text()
+    assert "4 cores (x), 2026-01-01, `make bench-guard`." in text
+    assert '`make bench-guard BENCH_ARGS="--costs"`.' in text

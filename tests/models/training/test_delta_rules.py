@@ -40,8 +40,8 @@ def test_time_makes_a_delta_due_once_there_is_something_in_it():
 def test_movement_of_the_weights_makes_a_delta_due_and_is_looked_at_now_and_then():
     run = Run(delta_movement=0.1)
     assert not run.learn(1, LOOK_S, moved=0.05)
-    assert not run.learn(1, LOOK_S / 2, moved=0.05)
-    assert run.learn(1, LOOK_S / 2, moved=0.05)
+    assert not run.learn(1, LOOK_S / 2, moved=0.1), "it was looked at a moment ago"
+    assert run.learn(1, LOOK_S / 2)
     run.rules.published()
     assert not run.learn(1, LOOK_S, moved=0.05)
 

@@ -51,6 +51,16 @@ def test_a_recorded_delta_is_served_at_the_next_look_and_its_digest_is_the_chain
     assert open_model(root).pick().digest == link.digest
 
 
+def test_what_cannot_be_read_for_now_and_what_cannot_be_served_are_obstacles_of_their_kinds(root):
+    model = open_model(root)
+    follower = model._log_appliers[1]
+    for say, obstacle in ((follower.wait, "unreadable"), (follower.unreachable, "refused")):
+        say("delta 1: no descriptors")
+        follower.tell(model.pick())
+        status = model.chain(1)
+        assert (status.state, status.reason, status.obstacle) == ("WAITING", "delta 1: no descriptors", obstacle)
+
+
 def test_who_has_uploaded_or_rolled_back_is_told_the_next_step_at_once(root):
     model = open_model(root)
     model.apply_bytes(delta_bytes(root, 1, [1]))

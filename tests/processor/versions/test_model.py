@@ -357,6 +357,15 @@ def test_specific_versions_are_served_and_no_others_even_when_they_are_missing(t
     assert sorted(model.served) == [7]
 
 
+def test_each_version_that_is_asked_for_and_is_not_there_is_told_of_once(three):
+    model = open_with(three, versions=[7])
+    model.set_policy({"versions": [7, 8]})
+    told = [str(event) for event in model.poll()]
+    assert any("version 8 refused: it is asked for, but not in the repository" in line for line in told)
+    assert model.routes.states[8].state == "END"
+    assert model.poll() == []
+
+
 def test_configured_labels_are_loaded_and_those_that_were_set_count_over_them(three):
     model = open_with(three, labels={"stable": 1, "canary": 2})
     assert sorted(model.served) == [1, 2, 3]

@@ -28,7 +28,7 @@ from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.tables.table import RowVersions
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.processor.versions.models import delta_bytes, open_model, publish
-from tests.processor.versions.test_served_version import scores
+from tests.processor.versions.test_served_version import scores, scores_of
 from tests.support.packages import open_version, write_package
 from tests.support.shortages import Calls, Objects
 from tests.support.waiting import GIVE_UP_S
@@ -42,8 +42,12 @@ STRIDE = 7
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
+    return started(tmp_path_factory.mktemp("start"))
+
+
+def started(folder):
     """A repository with four deltas, two of them beyond the undo log: so settling is a part of the next."""
-    root = tmp_path_factory.mktemp("start") / "repository"
+    root = folder / "repository"
     write_package(root, users=range(200))
     model = open_model(root, UNDO_DEPTH)
     for step in range(1, 5):
@@ -112,7 +116,13 @@ def go_on(model, root):
     model.apply_bytes(delta_bytes(root.parent, step, [5, 6, 901], **changes))
 
 
-def assert_as_a_fresh_server(model, root):
+def own(model):
+    """The replicas that read what is served: of this process alone."""
+    return [model.pick().replicas]
+
+
+def assert_as_a_fresh_server(model, root, replicas=own):
+    """replicas: returns those that answer, of a model."""
     version, fresh = model.pick(), open_model(root, UNDO_DEPTH).pick()
     assert (version.generation, version.digest) == (fresh.generation, fresh.digest)
     (tables, dense), (other_tables, other_dense) = version.export(), fresh.export()
@@ -122,9 +132,11 @@ def assert_as_a_fresh_server(model, root):
         assert version.tables[name].rows == len(keys)
     for name, weights in dense.items():
         np.testing.assert_array_equal(weights, other_dense[name])
-    got, wanted = scores(version, ASKED), scores(fresh, ASKED)
-    np.testing.assert_allclose(got[0], wanted[0], atol=1e-6)
-    assert got[1] == wanted[1]
+    wanted = scores(fresh, ASKED)
+    for replica in replicas(model):
+        got = scores_of(replica, ASKED)
+        np.testing.assert_allclose(got[0], wanted[0], atol=1e-6)
+        assert got[1] == wanted[1]
     locks = [model._lock, version.lock]
     taken = []
     thread = threading.Thread(target=lambda: taken.extend(lock.acquire(blocking=False) for lock in locks))
@@ -133,7 +145,7 @@ def assert_as_a_fresh_server(model, root):
     assert taken == [True, True]
 
 
-def suffer(start, folder, change, injector):
+def suffer(start, folder, change, injector, begin=begin, replicas=own):
     """One point: the change under a shortage, then the next one without; whether the shortage was met."""
     model, root = begin(start, folder)
     act = change(model, root)
@@ -148,18 +160,19 @@ def suffer(start, folder, change, injector):
         gc.enable()
     come_to_rest(model, 2 if change is switching else 1)
     go_on(model, root)
-    assert_as_a_fresh_server(model, root)
+    assert_as_a_fresh_server(model, root, replicas)
     return failed
 
 
-def every(start, folder, change, injector_of, stride):
-    """Every `stride`th point until the change succeeds without having met the shortage; returns how many met it."""
+def every(start, folder, change, injector_of, stride, begin=begin, replicas=own):
+    """Every `stride`th point until the change succeeds without having met the shortage; returns how many met it.
+    begin, replicas: of the layout."""
     logging.disable(logging.CRITICAL)
     points = 0
     try:
         while True:
             injector = injector_of(points * stride)
-            suffer(start, folder, change, injector)
+            suffer(start, folder, change, injector, begin, replicas)
             if not injector.fired:
                 return points
             points += 1

@@ -35,6 +35,10 @@ def test_a_policy_is_read_and_written_in_the_same_words():
     assert parse({}).to_json() == parse({}).limits == {}
 
 
+def test_every_request_may_go_to_the_shadow():
+    assert parse({"shadow": "canary", "shadow_share": 1}).shadow_share == 1.0
+
+
 def test_a_list_of_versions_is_those_alone_ascending_and_all_is_no_number():
     assert parse({"versions": [7, 3, 7]}).versions == VersionPolicy(0, (3, 7))
     assert parse({"versions": "all"}).versions == VersionPolicy(0)

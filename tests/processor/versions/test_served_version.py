@@ -36,9 +36,12 @@ def load(package, undo_depth=4):
 
 
 def scores(version, users, session=0):
-    """Scores of the pinned state and its generation, computed as a session does."""
+    """Scores of the pinned state and its generation, computed as a session of this process does."""
+    return scores_of(version.replicas, users, session)
+
+
+def scores_of(replica, users, session=0):
     inputs = make_inputs(users)
-    replica = version.replicas
     with replica.pinned(session) as state:
         bound = replica.plan.bind_inputs(inputs)
         x = np.zeros((16, replica.plan.width), np.float32)

@@ -1,5 +1,6 @@
 """A version on its way to another process: what arrives is what was meant, and only what is new travels."""
 
+import errno
 import os
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.version import VersionReader, table_file
 from freshet_serving.processor.sessions.group import GroupOptions
@@ -47,6 +48,18 @@ def test_a_damaged_executable_is_left_out_and_refused_by_whoever_would_run_it(tm
         pytest.raises(Corrupt, match=r"b4\.onnx: does not match"),
     ):
         FrameReceiver(message, unpacker, lambda model: GroupOptions(), SystemClock())
+
+
+def test_an_executable_that_cannot_be_read_for_now_is_not_taken_for_a_damaged_one(tmp_path, monkeypatch):
+    reader = VersionReader(write_package(tmp_path))
+    version = ServedVersion(reader, 4, SystemClock(), processes=1)
+
+    def short(*_):
+        raise OSError(errno.ENOMEM, "injected")
+
+    monkeypatch.setattr("freshet_serving.processor.repository.version.read_file", short)
+    with pytest.raises(NotReady, match="cannot be read"):
+        FrameSender(reader, version.control)
 
 
 class Far:
